@@ -17,17 +17,17 @@ pub enum Error {
     /// A store written with other parameters than this program supports.
     #[error("the store has {what} {found}; this program supports {supported}")]
     Unsupported {
-        /// Which parameter.
+        /// The parameter.
         what: &'static str,
-        /// The store's.
+        /// The store's value.
         found: u64,
-        /// Ours.
+        /// This program's value.
         supported: u64,
     },
-    /// The host refused something in the store's directory.
+    /// An operation on the host's file system failed in the store's directory.
     #[error("cannot {what} {path}", path = path.display())]
     Host {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
@@ -37,9 +37,9 @@ pub enum Error {
     /// An operation of the file system failed.
     #[error("{what}: {errno}")]
     Operation {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// The result.
+        /// Its error.
         errno: Errno,
     },
 }

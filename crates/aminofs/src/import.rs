@@ -13,22 +13,22 @@ use crate::content::cost::PAGE_COST;
 use crate::inode::{PAGE, now};
 use crate::view::View;
 
-/// Pages handed over in one operation.
+/// Number of pages that are submitted in one operation.
 const CHUNK_PAGES: usize = 64;
 
-/// Why a file could not be imported.
+/// The reason why a file could not be imported.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The source could not be read.
     #[error("cannot read the source: {0}")]
     Source(std::io::Error),
-    /// The store refused it.
+    /// The store could not be written.
     #[error(transparent)]
     Store(#[from] FsError),
 }
 
 impl AminoFs {
-    /// Makes the regular file `name` in `dir`, without a content object, to be filled by [`AminoFs::import`]. Waits for locks, unlike that.
+    /// Makes the regular file `name` in `dir`, without a content object, for [`AminoFs::import`] to fill. Unlike that, it waits for locks.
     pub fn import_new(
         &self,
         caller: &Caller,
@@ -40,9 +40,9 @@ impl AminoFs {
         Ok(made.node())
     }
 
-    /// Fills `file`, which is empty, from `reader`: in steps of 1 MiB, as a program would that writes the file, but straight into the
-    /// store. Times and owner are set by [`setattr`](goanna_vfs::FileSystem::setattr) afterwards. After an error the file has
-    /// what was written. Bytes read are reported to `progress` after each step.
+    /// Fills `file`, which is empty, from `reader`: in steps of 1 MiB, as a program that writes the file, but directly to the store. The
+    /// caller sets times and owner by [`setattr`](goanna_vfs::FileSystem::setattr) afterwards. After an error the file has the part that
+    /// was written. Bytes read are reported to `progress` after each step.
     pub fn import(
         &self,
         caller: &Caller,
@@ -69,7 +69,7 @@ impl AminoFs {
 }
 
 impl View<'_> {
-    /// Puts `data` at `offset`, a page's start and the end of the file.
+    /// Appends `data` at `offset`, which is the end of the file and the start of a page.
     fn import_chunk(
         &self,
         inode: &std::sync::Arc<crate::inode::Inode>,

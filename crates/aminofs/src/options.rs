@@ -1,11 +1,11 @@
-//! How a store is opened: its durability, and its limits of memory, disk and transactions.
+//! The options for opening a store: durability, and limits of memory, disk and transactions.
 
 use std::time::Duration;
 
 use amino_txn::EngineKind;
 use nix::sys::resource::{Resource, getrlimit};
 
-/// How much an operation waits for the disk before it is answered.
+/// The durability level: which operations wait for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Durability {
     /// Atomic, consistent, isolated: only fsync(2) and similar calls wait.
@@ -17,12 +17,12 @@ pub enum Durability {
     Acid,
 }
 
-/// How a store is opened.
+/// The options for opening a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The storage engine; `None`: what the store was made with, and the default for a new one.
+    /// The storage engine; `None`: that of the store, or the default for a new one.
     pub engine: Option<EngineKind>,
-    /// How much an operation waits for the disk.
+    /// The durability level.
     pub durability: Durability,
     /// Make the store when there is none.
     pub create: bool,
@@ -31,20 +31,20 @@ pub struct Options {
     /// Permission bits of a new store's root directory.
     pub root_mode: u32,
     /// Files of more bytes than this are kept in a host file while in use, not in memory. A file that grows past it
-    /// while open stays in memory until its last user has left.
+    /// while open may stay in memory until its last close.
     pub large_file_bytes: u64,
-    /// Keeps at most about this many contents of unused files; each takes a descriptor. By default a
-    /// quarter of what the process may open when the options are made, at most 4096.
+    /// Keeps at most about this many contents of unused files; each takes a descriptor. By default a quarter of the
+    /// process's limit on descriptors when the options are made, at most 4096.
     pub idle_files: usize,
-    /// At most this many bytes of them.
+    /// Maximum bytes of these contents.
     pub idle_bytes: u64,
-    /// At most about this many names are kept.
+    /// Approximate maximum number of cached names.
     pub dentries: usize,
     /// The store's log takes at most this many bytes of the host's disk; beyond that, ENOSPC.
     pub log_limit_bytes: u64,
     /// Largest transaction, in bytes of log: it is kept in memory until it is committed.
     pub transaction_bytes: u64,
-    /// Longest time that a change stays in memory only, and that a change through a mapping stays unseen.
+    /// Maximum time that a change stays in memory only, and that a change through a mapping stays undetected.
     pub flush_interval: Duration,
 }
 

@@ -10,8 +10,8 @@ use crate::{Error, Options, open_store, root_record, superblock};
 /// An upper bound of the inode numbers that a store allocates.
 const BEYOND_INOS: u64 = 1 << 62;
 
-/// Saves what can be read of the store in `store_dir`, which no process may have open and which is not changed. The store that
-/// results opens, whatever is missing: superblock and root directory are created if they are missing. Open it read-only.
+/// Saves the readable part of the store in `store_dir`, which no process may have open, and which is not changed. The
+/// resulting store can always be opened: a missing superblock or root directory is created. Open it read-only.
 pub fn salvage(store_dir: &Path) -> Result<Salvaged, Error> {
     let mut salvaged = amino_txn::salvage(store_dir)?;
     let store = open_store(&salvaged.store(), &Options::default())?;
@@ -21,7 +21,7 @@ pub fn salvage(store_dir: &Path) -> Result<Salvaged, Error> {
     Ok(salvaged)
 }
 
-/// Puts in what a store needs to be opened.
+/// Adds the records that a store needs to be opened.
 fn make_up(store: &Store) -> Result<Vec<Loss>, Error> {
     let mut losses = Vec::new();
     let mut changes = Changes::new();

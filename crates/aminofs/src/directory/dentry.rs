@@ -1,7 +1,7 @@
-//! The dentry cache: the inode of a name in a directory, or that the name does not exist.
+//! The dentry cache: for a name in a directory, the inode, or the fact that the name does not exist.
 //!
 //! It changes only under the namespace lock (held exclusively to change names, shared to look one
-//! up), so it never disagrees with the store. It is bounded; what falls out is found again in the store.
+//! up), so it never disagrees with the store. It is bounded; evicted names are looked up in the store again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::inode::Inode;
 
 const SHARDS: usize = 16;
 
-/// What the cache knows of a name: `None` inside means that there is no such name.
+/// A cached name: `None` means that the name does not exist.
 pub(crate) type Known = Option<Arc<Inode>>;
 
 struct Slot {
     target: Known,
-    /// Looked up since the queue last came past: it gets a second chance.
+    /// Whether it was looked up since the clock hand last passed it: then it is kept once more.
     used: bool,
 }
 
@@ -28,7 +28,7 @@ struct Shard {
     len: usize,
 }
 
-/// See the module's documentation.
+/// The cache of names and their inodes.
 pub(crate) struct DentryCache {
     shards: [Mutex<Shard>; SHARDS],
     shard_cap: usize,
@@ -43,7 +43,7 @@ impl DentryCache {
         }
     }
 
-    /// Forgets all names, and leaves the memory of their inodes to the end of the process.
+    /// Forgets all names, without freeing the memory of their inodes: for the end of the process.
     pub fn leak(&self) {
         for shard in &self.shards {
             std::mem::forget(std::mem::take(&mut *shard.lock()));
@@ -55,7 +55,7 @@ impl DentryCache {
         &self.shards[(dir % SHARDS as u64) as usize]
     }
 
-    /// What is known of `name` in `dir`; `None` when nothing is.
+    /// The entry of `name` in `dir`; `None` when the name is not in the cache.
     pub fn get(&self, dir: u64, name: &[u8]) -> Option<Known> {
         let mut shard = self.shard(dir).lock();
         let slot = shard.dirs.get_mut(&dir)?.get_mut(name)?;
@@ -63,9 +63,9 @@ impl DentryCache {
         Some(slot.target.clone())
     }
 
-    /// Records what `name` in `dir` stands for.
+    /// Records the inode of `name` in `dir`, or that the name does not exist.
     pub fn put(&self, dir: u64, name: Arc<[u8]>, target: Known) {
-        // Dropped after the lock: the last reference to an inode does work of its own when it goes.
+        // Dropped after the lock is released: dropping the last reference to an inode runs code.
         let mut dropped = Vec::new();
         let mut guard = self.shard(dir).lock();
         let shard = &mut *guard;
@@ -97,7 +97,7 @@ impl DentryCache {
         drop(names);
     }
 
-    /// How many names are known.
+    /// Number of cached names.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len).sum()
     }
@@ -105,7 +105,7 @@ impl DentryCache {
 
 impl Shard {
     fn shrink(&mut self, cap: usize, dropped: &mut Vec<Known>) {
-        // Names of forgotten directories stay in the queue until it comes to them; its length is bounded as well.
+        // Names of forgotten directories stay in the queue until they reach its front; its length is bounded as well.
         while self.len > cap || self.queue.len() > 2 * cap {
             let Some((dir, name)) = self.queue.pop_front() else {
                 return;
@@ -167,7 +167,7 @@ mod tests {
         }
     }
 
-    /// An open with `O_CREAT` looks a name up, checks what only creating needs, and creates the file. The store is asked once.
+    /// An open with `O_CREAT` looks a name up, checks what only creating needs, and creates the file. The store is read once.
     #[test]
     fn a_name_that_is_looked_up_and_created_is_read_from_the_store_once() {
         let dir = tempfile::tempdir().unwrap();

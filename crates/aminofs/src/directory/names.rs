@@ -20,7 +20,7 @@ use crate::view::View;
 /// Maximum number of names of one file, and of subdirectories of a directory plus 2.
 pub(crate) const LINK_MAX: u32 = 65000;
 
-/// What to create.
+/// The kind of file to create, and its parameters.
 struct Template {
     kind: FileKind,
     /// Permission bits as the caller gave them.
@@ -51,8 +51,8 @@ impl Template {
         }
     }
 
-    /// The metadata of what `caller` makes in the directory `parent`, as `inode_init_owner` has it.
-    /// `perm` are the permission bits that it inherits, if so; `version` is a new one.
+    /// The metadata of a new file of `caller` in the directory `parent`, as in `inode_init_owner`.
+    /// `perm` are inherited permission bits, if any; `version` is a new one.
     fn meta(
         &self,
         caller: &Caller,
@@ -101,7 +101,7 @@ impl Template {
     }
 }
 
-/// What a single name must be; the path walk above has settled everything else.
+/// Checks a single name; the path walk above has made all other checks.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.len() > goanna_vfs::NAME_MAX {
         return Err(Errno::ENAMETOOLONG);
@@ -113,7 +113,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
 }
 
 impl View<'_> {
-    /// What `name` in `dir` stands for. The namespace lock is held.
+    /// The inode of `name` in `dir`. The caller holds the namespace lock.
     pub(crate) fn find(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
         self.lock_read(|| Resource::Name(dir.ino, Arc::from(name)))?;
         if let Some(changed) = self.overlaid(dir.ino, name) {
@@ -123,7 +123,7 @@ impl View<'_> {
         Ok(committed.map(|inode| self.current(inode)))
     }
 
-    /// As [`View::find`], outside of this transaction.
+    /// The inode of `name` in `dir` in the committed state, without the changes of transactions.
     fn find_committed(&self, dir: &Arc<Inode>, name: &[u8]) -> Result<Option<Arc<Inode>>> {
         if let Some(known) = self.dentries.get(dir.ino, name) {
             return Ok(known);
@@ -170,7 +170,7 @@ impl View<'_> {
         {
             let mut state = inode.state.lock();
             if state.seen.deleted && state.home == Home::Data {
-                // It came into memory by a name that has been removed since.
+                // The inode was loaded by a name that was removed since.
                 state.seen = Seen::at(dir, &shared);
             }
         }
@@ -199,11 +199,11 @@ impl View<'_> {
         let mut parts = Vec::new();
         let mut deleted = None;
         loop {
-            // Moving or removing it changes its inode.
+            // A transaction that moves or removes it changes its inode, so it needs this lock.
             self.lock_read(|| Resource::Inode(inode.ino))?;
             let (name, parent) = {
                 let state = inode.state.lock();
-                // As the kernel: of the names on the way only the last one is looked at.
+                // As in the kernel, only the last name decides whether the path counts as removed.
                 deleted.get_or_insert(state.seen.deleted);
                 (Arc::clone(&state.seen.name), state.seen.parent.clone())
             };
@@ -215,7 +215,7 @@ impl View<'_> {
         Ok((parts.join(&b'/'), deleted.unwrap_or(false)))
     }
 
-    /// Makes something in `dir`.
+    /// Makes a file in `dir`.
     fn make(&self, caller: &Caller, dir: &Node, name: &[u8], what: Template) -> Result<Arc<Inode>> {
         check_name(name)?;
         let dir = self.dir(dir)?;
@@ -277,7 +277,8 @@ impl View<'_> {
         Ok(inode)
     }
 
-    /// The metadata of what `caller` makes in `dir`, whose metadata is `parent`, and the access control lists that it inherits.
+    /// The metadata of a new file of `caller` in `dir`, and the access control lists that it inherits. `parent` is the metadata
+    /// of `dir`.
     fn meta_in(
         &self,
         caller: &Caller,
@@ -292,15 +293,15 @@ impl View<'_> {
         Ok((meta, lists))
     }
 
-    /// Locks a name in a directory to be made, removed or given to something else.
+    /// Locks a name in a directory that is to be made, removed or replaced.
     pub(crate) fn lock_entry(&self, dir: &Inode, name: &[u8]) -> Result<()> {
         self.lock_read(|| Resource::Inode(dir.ino))?;
         self.lock_change(|| Resource::Name(dir.ino, Arc::from(name)), Mode::Exclusive)?;
         self.lock_change(|| Resource::Entries(dir.ino), Mode::Intent)
     }
 
-    /// The directory has one more entry. The namespace lock is held exclusively, and space for the directory's
-    /// metadata is reserved.
+    /// Records that the directory has one more entry. The caller holds the namespace lock exclusively, and has reserved space
+    /// for the directory's metadata.
     pub(crate) fn entry_added(
         &self,
         dir: &Arc<Inode>,
@@ -328,7 +329,7 @@ impl View<'_> {
             .put(dir.ino, Arc::clone(name), Some(Arc::clone(inode)));
     }
 
-    /// The directory has one entry less; as [`View::entry_added`].
+    /// Records that the directory has one entry less, as [`View::entry_added`].
     pub(crate) fn entry_removed(
         &self,
         dir: &Arc<Inode>,
@@ -364,7 +365,7 @@ impl View<'_> {
         flags: i32,
     ) -> Result<(Node, Opened)> {
         let mut what = Template::new(FileKind::Regular, mode);
-        // Before the name is there, so that a lack of descriptors leaves no file behind.
+        // Before the name is made, so that a lack of descriptors leaves no file behind.
         let (opened, cache) = self.with_descriptors(|| {
             let (mut cache, _) = self.new_cache(0)?;
             Ok::<_, Errno>((cache.open(flags)?, cache))
@@ -461,7 +462,7 @@ impl View<'_> {
         Ok(self.make(caller, dir, name, what)?.node())
     }
 
-    /// A regular file without content object, for imports.
+    /// Makes a regular file without a content object, for imports.
     pub(crate) fn make_file(
         &self,
         caller: &Caller,
@@ -495,7 +496,7 @@ impl View<'_> {
         })
     }
 
-    /// Files a further name. The second one moves the metadata to a data record of its own.
+    /// Adds a further name. The second name moves the metadata to a data record of its own.
     fn link_locked(
         &self,
         guard: &OpGuard<'_>,

@@ -25,7 +25,7 @@ impl DirOrder {
         self.cookies.contains_key(name)
     }
 
-    /// Adds an entry, or lets an existing name stand for something else at its old place.
+    /// Adds an entry. An existing name keeps its place and stands for the new inode.
     pub fn set(&mut self, name: &Arc<[u8]>, ino: u64, kind: FileKind) {
         let cookie = match self.cookies.get(&**name) {
             Some(&cookie) => cookie,

@@ -16,11 +16,11 @@ use crate::inode::{Inode, State, kind_of};
 use crate::view::View;
 
 /// Entries that one locked step of readdir takes; the sink is called without locks. As many as fit into the 32 KiB that C
-/// libraries ask for, so that one call shows a directory as it is at one moment.
+/// libraries request, so that one call shows a directory's state at one moment.
 const BATCH: usize = 1366;
 
 impl Volume {
-    /// The directory's order, read from the store if need be. The namespace lock is held.
+    /// The directory's order, read from the store if necessary. The caller holds the namespace lock.
     fn load_order(&self, dir: &Inode, state: &mut State) -> Result<(), Errno> {
         if state.dir.is_some() {
             return Ok(());
@@ -81,7 +81,7 @@ impl View<'_> {
         }
     }
 
-    /// The next entries from cookie `start` on, up to [`BATCH`]: what was committed, and as the transaction changed it.
+    /// The next entries from cookie `start` on, up to [`BATCH`]: the committed ones, with the changes of the transaction.
     fn fill_batch(&self, dir: u64, order: &DirOrder, start: u64, batch: &mut Vec<(u64, Entry)>) {
         let committed = order.entries.range(start..).filter_map(|(&cookie, entry)| {
             let (ino, kind) = match self.overlaid_entry(dir, &entry.name) {

@@ -61,7 +61,7 @@ pub fn uniq_id(survey: &Survey, out: &mut Vec<Finding>) {
     }
 }
 
-/// REFCOUNT: as many names as the link count says. A directory has one name; see [`directory_counts`].
+/// REFCOUNT: the number of names equals the link count. A directory has one name; see [`directory_counts`].
 pub fn ref_count(survey: &Survey, out: &mut Vec<Finding>) {
     const IT: Constraint = Constraint::RefCount;
     for (&ino, file) in &survey.files {
@@ -181,7 +181,7 @@ pub fn pages_match_size(survey: &Survey, out: &mut Vec<Finding>) {
     }
 }
 
-/// LASTPAGEMATCHESSIZE: the last page is no longer than the rest that the size leaves for it.
+/// LASTPAGEMATCHESSIZE: the last page does not extend beyond the size.
 pub fn last_page_matches_size(survey: &Survey, out: &mut Vec<Finding>) {
     for (&ino, pages) in &survey.pages {
         let Some(file) = survey.files.get(&ino) else {
@@ -241,7 +241,7 @@ pub fn reachable(survey: &Survey, out: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `dir` is a directory below the root; those on the way are added to `known` if so.
+/// Whether `dir` is a directory below the root. If so, adds it and the directories above it to `known`.
 fn leads_to_root(survey: &Survey, dir: u64, known: &mut HashSet<u64>) -> bool {
     let (mut way, mut at) = (Vec::new(), dir);
     while !known.contains(&at) {

@@ -1,7 +1,7 @@
-//! Checking a store: the seven integrity constraints of the papers (section 2.3), and what else must hold.
+//! Checking a store: the seven integrity constraints of the papers (section 2.3), and further ones.
 //!
-//! The store's records are read once, in key order, into tables of what is needed; each constraint is a function
-//! over these. Memory grows with the number of files, not with their content. Nothing is changed.
+//! The store's records are read once, in key order, into tables of the required data; each constraint is a function over
+//! these tables. Memory grows with the number of files, not with their content. Nothing is changed.
 
 mod constraints;
 mod survey;
@@ -15,18 +15,18 @@ use crate::{Error, Options};
 
 pub use survey::Survey;
 
-/// What must hold.
+/// A constraint.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 pub enum Constraint {
     /// Every record can be read and is of a known version.
     Records,
-    /// The engine holds the entries that it was given, by their number and sum.
+    /// The number and the sum of the engine's entries are as recorded.
     Holdings,
-    /// The segments of the log that were kept have every transaction that they should.
+    /// The kept segments of the log have all transactions that the header lists.
     KeptLog,
-    /// Each file identifier is unique, and below the next one to be given out.
+    /// Each file identifier is unique, and below the next one to be allocated.
     UniqId,
     /// Each file's link count equals the number of names that refer to it.
     RefCount,
@@ -38,7 +38,7 @@ pub enum Constraint {
     HardLinkUsesDlmd,
     /// A file has no pages beyond its size, and none when its content is inline.
     PagesMatchSize,
-    /// The last page is no longer than what the size leaves for it.
+    /// The last page does not extend beyond the size.
     LastPageMatchesSize,
     /// A directory's link count is 2 and its subdirectories, its size the number of its entries.
     DirectoryCounts,
@@ -47,7 +47,7 @@ pub enum Constraint {
 }
 
 impl Constraint {
-    /// Its name, as the papers have it where they do.
+    /// Its name; that of the papers for their constraints.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Records => "RECORDS",
@@ -69,15 +69,15 @@ impl Constraint {
 /// A violation.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Finding {
-    /// What does not hold.
+    /// The violated constraint.
     pub constraint: Constraint,
-    /// The key where it shows.
+    /// The key at which it was found.
     pub key: Vec<u8>,
     /// The inode, where known.
     pub ino: Option<u64>,
-    /// A path of it, where one is known.
+    /// A path of the inode, where known.
     pub path: Option<Vec<u8>>,
-    /// What is wrong.
+    /// The description of the violation.
     pub what: String,
 }
 
@@ -103,7 +103,7 @@ pub struct Report {
     pub files: u64,
     /// Directories.
     pub directories: u64,
-    /// Files without names that were in use; they go at the next open.
+    /// Files without names that were in use; the next open removes them.
     pub orphans: u64,
     /// Data pages.
     pub pages: u64,
@@ -111,12 +111,12 @@ pub struct Report {
     pub bytes: u64,
     /// Transactions in segments of the log that were kept.
     pub kept_transactions: u64,
-    /// What is wrong, in the order of the constraints.
+    /// The violations, in the order of the constraints.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// Whether everything holds.
+    /// Whether there is no violation.
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
     }
@@ -176,7 +176,7 @@ fn kept_log(Loss { place, what }: Loss) -> Finding {
     }
 }
 
-/// Checks an open store as it is at one moment, whatever is changed in it meanwhile.
+/// Checks the state of an open store at one moment; other threads may change the store meanwhile.
 pub fn check(store: &Store, progress: &mut dyn FnMut(u64)) -> Result<Report, Error> {
     let snapshot = store.snapshot()?;
     let mut survey = Survey::read(&snapshot, progress)?;

@@ -1,8 +1,8 @@
-//! POSIX access control lists: attributes that decide about access and are inherited, as ext4 keeps them.
+//! POSIX access control lists: attributes that control access and are inherited, as on ext4.
 //!
-//! The records are those of extended attributes ([`crate::metadata::xattr`]), in the kernel's layout. Two flags of the metadata tell
-//! whether there is one. A list for owner, group and others alone is a mode, on Linux, too: setting it changes the mode
-//! (docs/decisions/0080). [`goanna_vfs::ops`] judges by lists.
+//! The records are those of extended attributes ([`crate::metadata::xattr`]), in the kernel's layout. Two flags of the metadata show
+//! whether the lists exist. A list for owner, group and others alone is a mode, on Linux, too: setting it changes the mode
+//! (docs/decisions/0080). [`goanna_vfs::ops`] checks access by lists.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::damaged;
 use crate::inode::{Inode, now};
 use crate::view::View;
 
-/// What a list takes of the space for attributes, as on ext4, which stores ids only where there are any.
+/// The part of the space for attributes that a list takes, as on ext4, which stores ids only in entries that have one.
 pub(crate) fn cost(list: &Acl) -> usize {
     let entry = |tag: Tag| {
         if matches!(tag, Tag::User | Tag::Group) {
@@ -55,7 +55,7 @@ pub(crate) struct Inherited {
 }
 
 impl Inherited {
-    /// Gives the lists to the inode `ino`, whose metadata is `meta`.
+    /// Sets the lists on the inode `ino`, with the metadata `meta`.
     pub(crate) fn put(&self, changes: &mut Changes, ino: u64, meta: &mut Meta) {
         put(changes, ino, meta, Acl::ACCESS, self.access.as_ref());
         put(changes, ino, meta, Acl::DEFAULT, self.default.as_ref());
@@ -72,8 +72,8 @@ impl View<'_> {
         Ok(Acl::parse(&value).map_err(|_| Errno::EUCLEAN)?)
     }
 
-    /// What a new inode of `kind`, for which a program asked for `mode`, inherits from the directory `dir` with
-    /// metadata `meta`; `None` from one without a default list.
+    /// The lists that a new inode of `kind`, which a program creates with `mode`, inherits from the directory `dir` with metadata
+    /// `meta`; `None` if `dir` has no default list.
     pub(crate) fn inherited(
         &self,
         dir: u64,
@@ -95,7 +95,7 @@ impl View<'_> {
         }))
     }
 
-    /// What a change of its mode to `mode` changes in the list of the inode `ino`, whose metadata is `meta`.
+    /// The change of the list of the inode `ino`, with the metadata `meta`, that follows from a change of its mode to `mode`.
     pub(crate) fn list_of_mode(&self, ino: u64, meta: &Meta, mode: u32) -> Result<Option<Changes>> {
         if !meta.flags.contains(MetaFlags::HAS_ACL) {
             return Ok(None);
@@ -109,8 +109,8 @@ impl View<'_> {
         Ok(Some(changes))
     }
 
-    /// Sets the list that attribute `name` holds to `value`, or removes it. EOPNOTSUPP of a symbolic link, EACCES for a default list of
-    /// what is no directory, EPERM for others than the owner, EINVAL for a malformed list.
+    /// Sets the list that attribute `name` holds to `value`, or removes it. EOPNOTSUPP for a symbolic link, EACCES for a default list
+    /// of anything but a directory, EPERM for callers other than the owner, EINVAL for a malformed list.
     pub(crate) fn set_acl(
         &self,
         caller: &Caller,
@@ -157,7 +157,7 @@ impl View<'_> {
         })
     }
 
-    /// The value of attribute `name`, which holds a list; EOPNOTSUPP of a symbolic link, ENODATA where there is none.
+    /// The value of attribute `name`, which holds a list; EOPNOTSUPP for a symbolic link, ENODATA where there is no list.
     pub(crate) fn get_acl(&self, node: &Node, name: &[u8]) -> Result<Vec<u8>, FsError> {
         let inode = self.inode_to_read(node)?;
         if inode.kind == FileKind::Symlink {

@@ -14,7 +14,7 @@ impl View<'_> {
     /// the transaction looks again.
     pub(crate) fn do_getattr(&self, node: &Node) -> Result<Attr> {
         let inode = self.inode_to_read(node)?;
-        // Shared, so that what a name operation does to several inodes is seen whole.
+        // The namespace lock, shared, so that the effect of a name operation on several inodes is seen as a whole.
         let _names = self.names.read();
         let state = inode.state.lock();
         let mut attr = inode.attr(&state, self.dev);
@@ -81,7 +81,7 @@ impl View<'_> {
 }
 
 impl Volume {
-    /// Space is the host's where the store lies.
+    /// The space is that of the host's file system that has the store.
     pub(crate) fn do_statfs(&self) -> Result<StatFs, Errno> {
         let host = nix::sys::statvfs::statvfs(&self.dir)?;
         Ok(StatFs {

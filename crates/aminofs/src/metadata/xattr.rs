@@ -22,10 +22,10 @@ const SIZE_MAX: usize = 65536;
 /// The capabilities that a program gets when it is executed.
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// What all attributes of a file may take, bytes: ext4's block of 4 KiB, without its header and end mark.
+/// Maximum size of all attributes of a file in bytes: ext4's block of 4 KiB, without its header and end mark.
 const ROOM: usize = 4096 - 32 - 4;
 
-/// What an attribute takes of [`ROOM`], as on ext4: an entry, the name without its namespace, and the value.
+/// The part of [`ROOM`] that an attribute takes, as on ext4: an entry, the name without its namespace, and the value.
 fn cost(name: &[u8], value: &[u8]) -> usize {
     if Acl::is_name(name)
         && let Ok(Some(list)) = Acl::parse(value)
@@ -36,7 +36,7 @@ fn cost(name: &[u8], value: &[u8]) -> usize {
     16 + own.len().next_multiple_of(4) + value.len().next_multiple_of(4)
 }
 
-/// Whether there can be an attribute of this name, as the handlers' tables say.
+/// Whether an attribute of this name can exist, according to the tables of handlers.
 fn check(inode: &Inode, name: &[u8], write: bool) -> Result<(), Errno> {
     if name.is_empty() || name.len() > NAME_MAX {
         return Err(Errno::ERANGE);
@@ -137,7 +137,7 @@ impl View<'_> {
         })
     }
 
-    /// ENOSPC where all attributes of the inode would take more than [`ROOM`] with one that takes `new`, and more than now.
+    /// ENOSPC if a change to an attribute of size `new` makes the attributes of the inode larger, and larger than [`ROOM`].
     pub(crate) fn must_fit(&self, inode: &Inode, name: &[u8], new: usize) -> Result<()> {
         let (mut others, mut old) = (0, 0);
         self.scan(&key::xattr_prefix(inode.ino), |raw, stored| {
@@ -153,7 +153,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// Removes the capabilities of a file whose content or owner is about to change, whoever changes it (the kernel's
+    /// Removes the capabilities of a file before a change of its content or owner by any caller (the kernel's
     /// `cap_inode_killpriv`).
     pub(crate) fn drop_capabilities(
         &self,
@@ -171,7 +171,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The flag that the inode has attributes stays when the last one goes: it only spares look-ups.
+    /// The flag that the inode has attributes stays when the last one is removed: it only saves look-ups.
     fn edit_xattr(
         &self,
         inode: &Arc<Inode>,

@@ -1,9 +1,9 @@
-//! The copies of files that a transaction's programs have open: which content their descriptors show, and what happens at the
-//! last close.
+//! The copies of files that a transaction's programs have open: the content that their descriptors show, and the last close.
 //!
-//! Descriptors can be older than an explicit transaction and outlive it, so they show the content outside of it, and its
-//! own lies in an object that no program holds. All descriptors of a run transaction's programs are younger than it, and none
-//! outlives it: they are of its own copy, which an open makes, so its programs read, map and execute natively.
+//! Descriptors can be older than an explicit transaction and outlive it. So they show the content outside of it, and the
+//! transaction's own content is in an object that no program has open. Programs of a run transaction get all their
+//! descriptors after its begin, and close them before its end: an open makes the transaction's own copy, and the descriptors
+//! are of that copy, so these programs read, map and execute natively.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -34,7 +34,7 @@ impl View<'_> {
         let mut at = inode;
         while let Some(under) = &at.under {
             if under.state.lock().uncommitted {
-                // Nothing lies below what a transaction has made.
+                // An inode that a transaction has made exists in no outer state.
                 return Arc::clone(at);
             }
             at = under;
@@ -43,7 +43,7 @@ impl View<'_> {
         self.run().and_then(own).unwrap_or_else(|| Arc::clone(at))
     }
 
-    /// As [`View::anchor`], to be opened now: a run transaction has a copy from then on.
+    /// The inode of [`View::anchor`], for an open: a run transaction has a copy from then on.
     pub(crate) fn anchor_to_open(&self, inode: &Arc<Inode>) -> Arc<Inode> {
         let anchor = self.anchor(inode);
         let Some(run) = self.run().filter(|_| anchor.under.is_none()) else {
@@ -51,12 +51,12 @@ impl View<'_> {
         };
         let copy = Inode::copy(&anchor, anchor.state.lock().forked());
         copy.changed.store(false, SeqCst);
-        // Another thread of the transaction may have been first.
+        // Another thread of the transaction may have made the copy first.
         let mut level = run.level.lock();
         Arc::clone(level.inodes.entry(copy.ino).or_insert(copy))
     }
 
-    /// The file was changed by a name; when no process has it open, no close will follow.
+    /// Handles a change of the file by a name: if no process has the file open, no close will follow.
     pub(crate) fn release_if_closed(&self, base: &Arc<Inode>) {
         if self.in_transaction() {
             self.release_copies(base);
@@ -67,7 +67,7 @@ impl View<'_> {
         Ok(self.differs_from_descriptors(&self.inode_to_read(node)?))
     }
 
-    /// The part of the content that the transaction has given the file, if it has.
+    /// The part of the transaction's own content of the file, if it has one.
     pub(crate) fn do_read_own(
         &self,
         node: &Node,
@@ -86,7 +86,8 @@ impl View<'_> {
         Ok(Some(data))
     }
 
-    /// Whether the transaction has given the file, which it sees as `inode`, another content than its descriptors show.
+    /// Whether the transaction has a content of the file, which it sees as `inode`, that differs from the one that
+    /// descriptors show.
     fn differs_from_descriptors(&self, inode: &Arc<Inode>) -> bool {
         let anchor = self.anchor(inode);
         let own = |copy: &Arc<Inode>| {
@@ -98,7 +99,7 @@ impl View<'_> {
             .any(own)
     }
 
-    /// The file's content can change without a call from now on.
+    /// Records that the file's content can change without a call from now on.
     pub(crate) fn do_map_shared(&self, node: &Node) -> Result<()> {
         if self.in_transaction() {
             return self.map_inside(node);
@@ -110,7 +111,7 @@ impl View<'_> {
         Ok(())
     }
 
-    /// A transaction maps only content that is its own and that its descriptors show.
+    /// In a transaction, content can be mapped only if it is the transaction's own and its descriptors show it.
     fn map_inside(&self, node: &Node) -> Result<()> {
         let mut inode = self.inode(node)?;
         if Arc::ptr_eq(&inode, &self.anchor(&inode)) && self.is_own(&inode) {
@@ -122,7 +123,7 @@ impl View<'_> {
         let size = state.meta.size;
         let cache = state.cache.as_mut().ok_or(Errno::ENODEV)?;
         if !cache.is_mapped() {
-            // What holes are filled with comes on top.
+            // Filling holes takes additional memory.
             let clean: u64 = cache
                 .data_pages(size)?
                 .into_iter()
@@ -136,7 +137,7 @@ impl View<'_> {
     }
 }
 
-/// What a mapped copy holds counts as changed, because the written pages are not known.
+/// All of a mapped copy counts as changed, because the written pages are not known.
 pub(super) fn take_mapped(state: &mut State) -> Result<(), Errno> {
     let size = state.meta.size;
     if let Some(cache) = state.cache.as_mut().filter(|cache| cache.is_mapped()) {
@@ -149,13 +150,14 @@ pub(super) fn take_mapped(state: &mut State) -> Result<(), Errno> {
 }
 
 impl View<'_> {
-    /// As [`Volume::ensure_cache`]; a packed content takes again what it may take in the log.
+    /// Loads the content, as [`Volume::ensure_cache`]; a packed content gets its object and its reservation in the log
+    /// again.
     pub(crate) fn ensure_cache(&self, inode: &Inode, state: &mut State) -> Result<()> {
         let was_packed = state.packed().map(|packed| packed.len() as u64);
         Volume::ensure_cache(self, inode, state)?;
         if let Some(len) = was_packed {
             let pages = usize::try_from(len.div_ceil(PAGE)).unwrap_or(0);
-            // It was there before, so it never fails.
+            // The content had this reservation before it was packed, so this never fails.
             let more = pages.saturating_mul(PAGE_COST) - len as usize;
             self.reserve_removal(more)?;
         }
@@ -171,7 +173,7 @@ impl State {
 }
 
 impl Volume {
-    /// Gives a copy whose content is packed its object again.
+    /// Makes the object of a copy with packed content again.
     pub(crate) fn unpack(&self, state: &mut State) -> Result<bool, Errno> {
         let Some(packed) = state.packed() else {
             return Ok(false);
@@ -187,7 +189,7 @@ impl Volume {
         Ok(true)
     }
 
-    /// The last descriptor of the file may have been closed in some of the open transactions.
+    /// Releases the copies of the file in open transactions that no program has open any more.
     pub(crate) fn release_copies(&self, base: &Arc<Inode>) {
         if self.transactions.count.load(SeqCst) == 0 {
             return;
@@ -200,14 +202,14 @@ impl Volume {
                 && Arc::ptr_eq(copy.base(), base)
                 && copy.kind == FileKind::Regular
             {
-                // What fails leaves the content where it is.
+                // After a failure the content stays where it is.
                 let _ = self.release_copy(&txn, &copy);
             }
         }
     }
 
     fn release_copy(&self, txn: &Arc<Txn>, copy: &Arc<Inode>) -> Result<(), Errno> {
-        // The end of the transaction takes the level as it is.
+        // The end of the transaction uses the level in its present state.
         let Some(_using) = txn.using.try_read_recursive() else {
             return Ok(());
         };
@@ -217,7 +219,7 @@ impl Volume {
         if cache.is_some_and(|cache| !cache.is_unused()) {
             return Ok(());
         }
-        // What was reserved for the content.
+        // The reservation for the content.
         let packed = state.packed().map_or(0, Bytes::len);
         let pages = cache.map_or(0, |cache| cache.pages().changed().len());
         let bytes = pages

@@ -12,28 +12,28 @@ use bytes::Bytes;
 
 use crate::inode::Inode;
 
-/// See the module's documentation.
+/// The changes of one transaction.
 #[derive(Default)]
 pub(crate) struct Level {
     /// Changes to the store's records.
     pub changes: Changes,
-    /// Copies of the inodes whose state or content differs from what lies below, and of a run transaction those that it has
-    /// open.
+    /// Copies of the inodes whose state or content differs from the enclosing state; in a run transaction, also of those that
+    /// are open.
     pub inodes: HashMap<u64, Arc<Inode>>,
     /// Directories whose entries changed.
     pub dirs: HashMap<u64, DirDelta>,
 }
 
-/// How a directory's entries differ from what lies below. Only differences are kept: other transactions may add other
-/// entries at the same time.
+/// The differences of a directory's entries from the enclosing state. Only differences are kept, because other transactions
+/// may add other entries at the same time.
 pub(crate) struct DirDelta {
-    /// The table's inode.
+    /// The inode of the directory in the table.
     pub base: Arc<Inode>,
-    /// Entries more, or less.
+    /// The change of the number of entries.
     pub size: i64,
-    /// Subdirectories more, or less.
+    /// The change of the number of subdirectories.
     pub nlink: i64,
-    /// When they changed last; `None` when the times were set explicitly since.
+    /// The time of the last change of entries; `None` when the times were set explicitly since.
     pub time: Option<Timestamp>,
     /// The last change's version.
     pub version: u64,
@@ -48,7 +48,7 @@ impl DirDelta {
         &self.names
     }
 
-    /// The names that changed, in the order of their cookies, and what each stands for.
+    /// The changed names, in the order of their cookies, with their new entries.
     pub fn into_names(mut self) -> impl Iterator<Item = (Arc<[u8]>, Option<Arc<Inode>>)> {
         let names = self.order.into_values();
         names.filter_map(move |name| {
@@ -65,7 +65,7 @@ impl DirDelta {
             .collect()
     }
 
-    /// Has `name` stand for `target`. A name that has not changed before gets `new_cookie`.
+    /// Changes the entry of `name` to `target`. A name that has not changed before gets `new_cookie`.
     pub fn set(
         &mut self,
         name: &Arc<[u8]>,
@@ -83,11 +83,11 @@ impl DirDelta {
     }
 }
 
-/// What a changed name stands for.
+/// The new entry of a changed name.
 pub(crate) struct Entry {
-    /// The table's inode; `None` for nothing.
+    /// The inode in the table; `None` if the name was removed.
     pub target: Option<Arc<Inode>>,
-    /// Place in listings of this transaction, for a name that has none in the committed directory.
+    /// The place in listings of this transaction, for a name that the committed directory does not have.
     pub cookie: u64,
 }
 
@@ -97,13 +97,13 @@ impl Level {
         self.changes.is_empty() && self.changed().next().is_none() && self.dirs.is_empty()
     }
 
-    /// The copies that differ from what lies below.
+    /// The copies that differ from the enclosing state.
     pub fn changed(&self) -> impl Iterator<Item = &Arc<Inode>> {
         let copies = self.inodes.values();
         copies.filter(|copy| copy.changed.load(SeqCst))
     }
 
-    /// The delta of directory `base`, to be changed.
+    /// The delta of directory `base`, for changes.
     pub fn dir(&mut self, base: &Arc<Inode>) -> &mut DirDelta {
         self.dirs.entry(base.ino).or_insert_with(|| DirDelta {
             base: Arc::clone(base),
@@ -116,7 +116,7 @@ impl Level {
         })
     }
 
-    /// Adds the changes to keys with `prefix` behind `from` to `out`, where they win.
+    /// Adds the changes to keys with `prefix` behind `from` to `out`. They replace existing values there.
     pub fn overlay(
         &self,
         from: Bound<&[u8]>,
@@ -134,7 +134,7 @@ impl Level {
         }
     }
 
-    /// Takes over the store's records and the entries of a transaction inside this one.
+    /// Merges the records and the directory entries of a nested transaction into this one.
     pub fn take_over(&mut self, changes: Changes, dirs: HashMap<u64, DirDelta>) {
         self.changes.merge(changes);
         for (ino, inner) in dirs {

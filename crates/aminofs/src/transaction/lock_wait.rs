@@ -8,10 +8,10 @@ use goanna_vfs::{Blocker, Done, Errno, Result, TxnId};
 
 use super::Transactions;
 
-/// Longest time that a call waits for locks, all in all.
+/// Maximum time that a call waits for locks, in all its attempts.
 const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
-/// The wait for the lock that an operation met.
+/// The wait for the lock that has blocked an operation.
 pub(super) struct LockWait {
     pub transactions: Arc<Transactions>,
     pub conflict: Conflict,
@@ -23,7 +23,7 @@ impl Blocker for LockWait {
     fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno> {
         let all = &self.transactions;
         if self.txn.is_some_and(|id| all.find(id).is_none()) {
-            // It has ended meanwhile, as another attempt of the operation will find.
+            // The transaction has ended meanwhile; the next attempt of the operation will find that out.
             return Ok(true);
         }
         let outcome = match WAIT_LIMIT.checked_sub(waited) {

@@ -5,8 +5,8 @@
 //! into the one around it, or, of an outermost transaction, into the committed state, within one operation, so that the log
 //! gets all of it in one frame ([`publish`]). An abort drops the level.
 //!
-//! A single operation outside of transactions reads what was committed without locks: it could as well have run before
-//! all that are open. Before it changes something it takes the locks that a transaction would, and gives them back at its end.
+//! A single operation outside of transactions reads the committed state without locks: it is serialised before all open transactions.
+//! Before it changes something it takes the same locks as a transaction, and releases them at its end.
 //!
 //! Lock order: a transaction's `using` comes before everything in the crate's order; [`Transactions`]' `open`, the levels and the
 //! lock manager are leaves. No lock is held while an operation waits for a lock: the operation is undone (it takes all
@@ -32,7 +32,7 @@ use crate::{AminoFs, Volume};
 use level::Level;
 use lock_wait::LockWait;
 
-/// The first cookie of entries that a transaction has added; those of committed directories are counted from 1.
+/// The first cookie of entries that a transaction has added; cookies of committed directories start at 1.
 const FIRST_COOKIE: u64 = 1 << 48;
 
 /// An open transaction.
@@ -40,7 +40,7 @@ pub(crate) struct Txn {
     pub id: TxnId,
     pub owner: Owner,
     pub parent: Option<Arc<Txn>>,
-    /// All descriptors of its programs are younger than it, and none outlives it ([`copies`]).
+    /// Whether it is a run transaction: its programs get all descriptors after its begin, and close them before its end ([`copies`]).
     pub is_run: bool,
     pub level: Mutex<Level>,
     /// Held shared by operations of the transaction, exclusively by its end.
@@ -48,12 +48,12 @@ pub(crate) struct Txn {
     pub ended: AtomicBool,
     inner: Mutex<Vec<Weak<Txn>>>,
     conflicts: AtomicU64,
-    /// Bytes of log that the commit takes at most.
+    /// Maximum number of bytes of log that the commit takes.
     pub bytes: AtomicU64,
-    /// Whose changes it has.
+    /// The processes that have made its changes.
     pub authors: Authors,
     cookies: AtomicU64,
-    /// Of an outermost one: calls failed because of its size, and whether that has been reported.
+    /// In an outermost transaction: whether calls have failed because of its size, and whether that was reported.
     pub refused: AtomicBool,
     reported: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Txn {
         std::iter::successors(Some(self), |txn| txn.parent.as_ref())
     }
 
-    /// A place in listings for an entry that is added.
+    /// Returns a new place in listings, for an added entry.
     pub fn next_cookie(self: &Arc<Self>) -> u64 {
         let outermost = self.chain().last().unwrap_or(self);
         outermost.cookies.fetch_add(1, SeqCst)
@@ -75,7 +75,7 @@ impl Txn {
         self.chain().map(|txn| txn.bytes.load(SeqCst)).sum()
     }
 
-    /// What was reserved is not needed after all.
+    /// Releases a reservation that is not needed.
     fn give_back(&self, bytes: u64) {
         let less = |all: u64| Some(all.saturating_sub(bytes));
         let _ = self.bytes.fetch_update(SeqCst, SeqCst, less);
@@ -92,9 +92,9 @@ impl Txn {
 /// The transactions of one file system.
 pub(crate) struct Transactions {
     pub locks: Locks,
-    /// How many are open; while none is, operations take no locks.
+    /// Number of open transactions. While it is zero, operations take no locks.
     pub count: AtomicUsize,
-    /// The upper half of all identifiers, so that they are not taken for another store's.
+    /// The upper half of all identifiers, so that they cannot be confused with those of another store.
     tag: u64,
     open: Mutex<HashMap<TxnId, Arc<Txn>>>,
     /// Runs whose programs may have files of the store open.
@@ -102,7 +102,7 @@ pub(crate) struct Transactions {
 }
 
 impl Transactions {
-    /// No transactions. Fails when the host gives no random numbers.
+    /// Without transactions at first. Fails when the host returns no random numbers.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self {
             locks: Locks::default(),
@@ -132,7 +132,7 @@ impl Transactions {
         self.open.lock().values().cloned().collect()
     }
 
-    /// The wait for a lock that an operation of `txn` met.
+    /// The wait for a lock that has blocked an operation of `txn`.
     pub fn wait_for(self: &Arc<Self>, conflict: Conflict, txn: Option<TxnId>) -> Wait {
         Wait::new(LockWait {
             transactions: Arc::clone(self),
@@ -141,7 +141,7 @@ impl Transactions {
         })
     }
 
-    /// An operation of `id` fails because of a lock; it counts for the transactions around this one, too.
+    /// Records that an operation of `id` fails because of a lock; it also counts for the transactions around `id`.
     fn count_conflict(&self, id: Option<TxnId>) {
         if let Some(txn) = id.and_then(|id| self.find(id)) {
             for txn in txn.chain() {
@@ -150,7 +150,7 @@ impl Transactions {
         }
     }
 
-    /// The transaction has ended.
+    /// Removes the transaction, which has ended.
     fn forget(&self, txn: &Txn) {
         txn.ended.store(true, SeqCst);
         self.open.lock().remove(&txn.id);
@@ -158,7 +158,7 @@ impl Transactions {
     }
 }
 
-/// What a transaction made is not to be read any more by descriptors that are left of it.
+/// Empties the objects that a transaction has made, so that remaining descriptors cannot read them any more.
 fn discard(level: &Level) {
     for copy in level.inodes.values() {
         let state = copy.state.lock();
@@ -168,7 +168,7 @@ fn discard(level: &Level) {
             .is_some_and(|under| under.state.lock().uncommitted)
             && let Some(cache) = &state.cache
         {
-            // A program that is executed from it keeps its pages.
+            // If a program is being executed from the object, the object keeps its pages.
             let _ = cache.resize(0);
         }
     }
@@ -190,7 +190,7 @@ impl Volume {
         let id = TxnId(u128::from(all.tag) << 64 | u128::from(low));
         all.count.fetch_add(1, SeqCst);
         self.settle_map();
-        // Operations that saw none open take no locks: they end before this one takes its first.
+        // Operations that have seen no open transaction take no locks. They must end before this transaction takes its first lock.
         self.store.wait_for_operations();
         let txn = Arc::new(Txn {
             id,
@@ -281,7 +281,7 @@ impl goanna_vfs::Transactions for AminoFs {
             if txn.ended.load(SeqCst) {
                 return;
             }
-            // Another member may have begun one meanwhile; from here on none can.
+            // Another participant may have begun a nested transaction meanwhile; from here on none can.
             if txn.open_inside().is_empty() {
                 break using;
             }

@@ -6,14 +6,14 @@ use goanna_vfs::{Holder, Readers, TxnId};
 
 use crate::Volume;
 
-/// As long as this lives, no program reads the objects that it was made for.
+/// While this exists, no program reads its objects.
 pub(super) struct Paused {
     readers: Vec<Arc<dyn Readers>>,
     holders: Vec<Holder>,
 }
 
 impl Volume {
-    /// Stops the threads that could read one of the objects, of all runs; none where there is no object.
+    /// Stops the threads of all runs that could read one of the objects. Without objects it stops none.
     pub(super) fn pause_readers(&self, objects: &[(u64, u64)]) -> Paused {
         let mut paused = Paused {
             readers: Vec::new(),
@@ -36,7 +36,7 @@ impl Volume {
 }
 
 impl Paused {
-    /// Whether a program of transaction `txn` has the object.
+    /// Whether a program of transaction `txn` has the object open or mapped.
     pub fn is_held_inside(&self, object: (u64, u64), txn: TxnId) -> bool {
         let holder = Holder {
             object,
