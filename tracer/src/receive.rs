@@ -300,7 +300,7 @@ impl Receiver {
     }
 }
 
-/// Sends the sender the number of the block that is expected next.
+/// Answers the sender with the number of the block that is expected next.
 async fn answer(
     stream: &mut (impl AsyncWrite + Unpin),
     next: u64,
