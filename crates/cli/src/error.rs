@@ -1,6 +1,6 @@
-//! The errors of the commands: their texts, what the user can do about them, and the exit statuses they mean. The errors of the
-//! crates below say what happened; only this file turns them into exit statuses. A hint about a crate's own subject is given by its
-//! `Error::hint`, any other one here.
+//! The errors of the commands: their texts, hints for the user, and exit statuses. The errors of the crates below describe the
+//! failure; only this file maps them to exit statuses. A hint about a crate's own subject is given by its `Error::hint`, any other
+//! one here.
 
 use std::borrow::Cow;
 use std::io;
@@ -39,7 +39,7 @@ pub enum Error {
         /// What is wrong, and where in it.
         why: goanna_isofs::Error,
     },
-    /// Something is wrong with an encrypted directory.
+    /// An operation on an encrypted directory failed.
     #[error("{}: {why}", escape_path(.dir))]
     Volume {
         /// The directory.
@@ -73,7 +73,7 @@ pub enum Error {
     /// No mount was given.
     #[error("no mounts: --mount or --config is needed")]
     NoMounts,
-    /// Neither option nor environment says where the store is.
+    /// Neither an option nor the environment names the store.
     #[error("--store: no default, because neither $XDG_DATA_HOME nor $HOME is an absolute path")]
     NoStoreDir,
     /// `export` would write into the store's own directory.
@@ -85,7 +85,7 @@ pub enum Error {
     /// A command of `amino txn` failed.
     #[error("txn {command}: {why}")]
     Txn {
-        /// The command, with what it is about.
+        /// The command, with the name of its transaction, if it has one.
         command: Cow<'static, str>,
         /// Why.
         why: TxnError,
@@ -120,7 +120,7 @@ fn txn_command(error: &SessionError) -> String {
     }
 }
 
-/// Makes of an error of `aminod` what the user of a client reads.
+/// Converts an error of `aminod` to the report for the user of a client.
 pub fn report(error: &DaemonError) -> Report {
     Report {
         text: error.to_string(),
@@ -179,7 +179,7 @@ impl Error {
         }
     }
 
-    /// The hint: what the user can do.
+    /// The hint for the user.
     pub fn hint(&self) -> Option<String> {
         hint(self.exit_code(), self.own_hint())
     }
@@ -359,7 +359,7 @@ fn missing_place() -> Option<&'static str> {
     }
 }
 
-/// For a path that has the usual mount point before it.
+/// The hint for a path that begins with the usual mount point.
 fn in_tree_hint(path: &[u8], errno: Errno) -> Option<String> {
     let inside = path.strip_prefix(b"/amino")?;
     let inside = match inside {

@@ -3,8 +3,8 @@
 //! This crate is the only one that picks back ends (`mount_types.rs`) and the only one that writes to the terminal: the crates
 //! below it return values and errors.
 //!
-//! * [`args`] has what users type; `commands/` has a file for each command.
-//! * `report/` has what commands print; `error.rs` has their failures, hints and exit statuses.
+//! * [`args`] has the command lines; `commands/` has a file for each command.
+//! * `report/` has the output of commands; `error.rs` has their failures, hints and exit statuses.
 
 pub mod args;
 mod commands;

@@ -14,7 +14,7 @@ pub fn password(prompt: &str) -> io::Result<Secret> {
     let mut silent: Termios = before.clone();
     silent.local_flags.remove(LocalFlags::ECHO);
     tcsetattr(&terminal, SetArg::TCSAFLUSH, &silent)?;
-    // Room for the whole line: a vector that grows leaves copies behind.
+    // Large enough for the whole line: a vector that grows leaves copies of the password in memory.
     let mut line = Vec::with_capacity(4096);
     let read = BufReader::new(&terminal).read_until(b'\n', &mut line);
     let restored = tcsetattr(&terminal, SetArg::TCSAFLUSH, &before);

@@ -32,7 +32,7 @@ impl Fixture {
         complaint
     }
 
-    /// Runs a command that must fail with status 125; its stderr.
+    /// Runs a command that must fail with status 125, and returns its stderr.
     fn bad(&self, args: &[&str]) -> String {
         let output = self.amino(args);
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -40,7 +40,7 @@ impl Fixture {
         complaint
     }
 
-    /// Fields of `amino info` that say what a store holds.
+    /// Fields of `amino info` that describe the content of a store.
     fn held(&self, store: &str) -> Vec<Value> {
         let output = self.amino(&["info", "--json", "--store", store]);
         let info: Value = serde_json::from_slice(&output.stdout).unwrap();

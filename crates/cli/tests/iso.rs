@@ -59,7 +59,7 @@ fn a_path_is_extracted_under_its_own_name() {
             "small"
         ]
     );
-    // The directories on the way are as in the image, too; the one that was there is not touched.
+    // The directories on the way are as in the image, too; the existing directory is not changed.
     for name in ["a", "a/b", "small"] {
         let [made, original] =
             ["here", "tree"].map(|top| fs::metadata(fixture.path(top).join(name)).unwrap());
@@ -75,7 +75,7 @@ fn a_path_is_extracted_under_its_own_name() {
         .with(1)
         .mentions("goanna: /no/such: No such file or directory\n");
     assert_eq!(fs::read(fixture.path("partly/small")).unwrap(), b"hello\n");
-    // Nothing is meant when what was asked for is not there.
+    // A path that does not exist selects nothing.
     fixture
         .iso(&["extract", "-C", "nothing", "i.iso", "no/such"])
         .with(1);
@@ -154,7 +154,7 @@ fn an_ordinary_user_gets_all_but_what_only_root_can_make() {
     }
     let large = fs::metadata(out.join("large")).unwrap();
     assert_eq!(large.mode() & 0o777, 0o750);
-    // Read, though the image says that it is another's alone.
+    // The file is readable, although by the modes in the image only another user may read it.
     assert_eq!(fs::read(out.join("zeros")).unwrap(), vec![0; 300_000]);
     assert_eq!(fs::read(out.join("large")).unwrap(), noise(3_000_001));
     let said = fixture.iso_as_nobody(&["cat", "i.iso", "zeros", "a/b/c/d/deep"]);
@@ -225,7 +225,8 @@ fn attribute_records_are_shown() {
         assert_eq!((&first["uid"], &first["gid"]), (&json!(7), &json!(9)));
         assert_eq!(first["mtime"]["sec"], 978_393_600);
         assert_eq!(first["btime"]["sec"], 978_307_200);
-        // Of a version that is none, and where the directory record says that they do not count.
+        // With an invalid version, and without the flag of the directory record by which the attributes
+        // count.
         for (path, made) in [("/file3.txt", false), ("/file5.txt", true)] {
             let entry = entry(path);
             assert_eq!((&entry["mode"], &entry["uid"]), (&json!("0555"), &json!(0)));

@@ -18,8 +18,8 @@ use serde_json::Value;
 mod common;
 mod images;
 
-/// Runs `extract` of a hostile image, as root and as an ordinary user, with and without what it aims at standing in
-/// the target, and checks that nothing changed but the target. What was said.
+/// Runs `extract` of a hostile image, as root and as an ordinary user, with and without the attacked files in the
+/// target. Checks that only the target has changed, and returns the outputs.
 fn nothing_outside(fixture: &Fixture, image: &str) -> Vec<Said> {
     let mut all = Vec::new();
     for (number, force) in [false, true, false, true].into_iter().enumerate() {
@@ -154,7 +154,7 @@ fn links_of_the_image_are_not_followed() {
         assert_eq!(made.is_symlink(), image == "first.iso");
         assert_eq!(made.join("planted").exists(), image == "last.iso");
     }
-    // Files beside and above, by links that exist in the target already.
+    // Attacks files beside and above the target, by links that exist in the target already.
     fixture.write("tree/dir/planted", "planted\n");
     fixture.write("tree/file", "planted\n");
     fixture.tool("genisoimage", "-quiet -R -o plain.iso tree");
@@ -275,7 +275,7 @@ fn a_cut_image_gives_what_is_there_and_says_what_is_not() {
     let said = fixture.iso(&["extract", "--to", "out", "cut.iso"]).with(1);
     let told = format!("goanna: /large: in the image: file data at byte {}", large);
     assert!(said.complaint.contains(&told), "{}", said.complaint);
-    // No half of a file is left under its name.
+    // No partial file has the name.
     assert!(!fixture.path("out/large").exists());
     let said = fixture.iso(&["cat", "cut.iso", "large"]).with(1);
     assert!(

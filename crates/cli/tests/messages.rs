@@ -44,7 +44,7 @@ impl Home {
     }
 }
 
-/// The status, and stderr, each line of which must have the prefix.
+/// The status and stderr. Each line of stderr must have the prefix.
 fn said(output: Output) -> (i32, String) {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
@@ -174,7 +174,7 @@ fn what_is_missing_or_in_the_way_has_a_hint() {
     assert_eq!(text, "");
 }
 
-/// In a mount name space of its own, where that can be had.
+/// Runs in a mount namespace of its own, if that is possible.
 fn without(place: &str, home: &Home) -> Option<(i32, String)> {
     fs::create_dir_all(home.path("empty")).unwrap();
     let script = format!(
@@ -239,7 +239,7 @@ fn names_in_messages_control_no_terminal() {
             ["run", _] => drop(command.arg("true")),
             _ => {}
         }
-        // Each line has its prefix: a name with a newline makes no line of its own.
+        // Each line has its prefix: a newline in a name does not begin a line.
         let output = command.output().unwrap();
         assert!(!output.stderr.contains(&0x1b), "{args:?}");
         if args[0] != "cat" && !args.contains(&"--name") && output.status.code() != Some(0) {

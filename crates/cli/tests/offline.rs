@@ -28,7 +28,7 @@ impl Fixture {
         self.command(args).stdin(Stdio::null()).output().unwrap()
     }
 
-    /// Runs a command that must succeed and say nothing on stderr but that it made a store.
+    /// Runs a command that must succeed and print nothing on stderr except that it made a store.
     fn good(&self, args: &[&str]) -> Vec<u8> {
         let output = self.amino(args);
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -46,7 +46,7 @@ impl Fixture {
         serde_json::from_slice(&self.good(args)).unwrap()
     }
 
-    /// Runs a command that must fail with `status`; its stderr.
+    /// Runs a command that must fail with `status`, and returns its stderr.
     fn bad(&self, args: &[&str], status: i32) -> String {
         let output = self.amino(args);
         let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -305,7 +305,7 @@ fn a_reader_that_leaves_is_no_error() {
     assert_eq!(output.status.code(), Some(141));
 }
 
-/// Bytes of a data file of the store are turned over; `fsck` must not call that clean.
+/// Bytes of a data file of the store are inverted; `fsck` must not report the store as clean.
 #[test]
 fn fsck_finds_damage() {
     let fixture = Fixture::new();

@@ -19,7 +19,7 @@ mod common;
 impl Fixture {
     fn run(&self, program: &str, args: &[&str]) -> Output {
         self.program(program, args)
-            // A directory of PATH that may not be searched would make 126 of 127, as with execvp(3).
+            // If a directory of PATH may not be searched, the status is 126 instead of 127, as with execvp(3).
             .env("PATH", "/usr/bin:/bin")
             .output()
             .unwrap()
@@ -297,7 +297,7 @@ fn a_kept_log_is_shown_and_checked() {
         "{report}"
     );
 
-    // Nothing else needs them, but they are missed.
+    // The store does not need them, but reports that they are missing.
     let last = segments.last().unwrap();
     let raw = fs::read(last).unwrap();
     fs::remove_file(last).unwrap();

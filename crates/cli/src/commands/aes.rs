@@ -21,7 +21,7 @@ use crate::prompt;
 use crate::report::lines::Lines;
 use crate::report::{messages, names};
 
-/// The exit status of fsck when something is wrong.
+/// The exit status of fsck when the volume has errors.
 const FOUND: u8 = 26;
 
 /// `goanna aes`.
@@ -34,7 +34,7 @@ pub fn aes(args: &aes::Aes) -> Result<u8, Error> {
     }
 }
 
-/// Where a password comes from, by the options; without one the terminal, or standard input where that is no terminal, as for gocryptfs.
+/// The source of the password: an option, else the terminal, or standard input if that is no terminal, as for gocryptfs.
 fn source(file: Option<&Path>, command: Option<&std::ffi::OsString>) -> PasswordSource {
     match PasswordSource::named(file, command.map(|command| command.as_bytes())) {
         Some(PasswordSource::File(path)) if path == Path::new("-") => PasswordSource::Stdin,
@@ -50,7 +50,7 @@ fn password(volume: &aes::Volume) -> Result<Secret, Error> {
     read.map_err(|why| Error::volume(&volume.dir, why))
 }
 
-/// A new password; on the terminal it is asked for twice.
+/// Reads a new password, from the terminal twice.
 fn new_password(dir: &Path, source: &PasswordSource) -> Result<Secret, Error> {
     let wrong = |why| Error::volume(dir, why);
     let ask = |prompt| source.read(prompt, prompt::password).map_err(wrong);

@@ -7,7 +7,7 @@ use crate::args::goanna;
 use crate::error::Error;
 use crate::report::output::Output;
 
-/// `goanna check`: 1 when something that is needed is missing.
+/// `goanna check`. The status is 1 when a required feature of the machine is missing.
 pub fn check(args: &goanna::Check) -> Result<u8, Error> {
     let facilities = goanna_monitor::check();
     let usable = facilities

@@ -38,7 +38,7 @@ pub struct StoreHandle {
     /// Its file system.
     pub tree: Tree,
     opened: Opened,
-    /// What is missing, if the store is the salvaged part of a damaged one.
+    /// The missing parts, if the store is the salvaged part of a damaged one.
     salvage: Salvage,
 }
 
@@ -137,7 +137,7 @@ impl StoreHandle {
     }
 }
 
-/// Salvages the store in `dir`; the directory of the store with what was salvaged.
+/// Salvages the store in `dir`. Returns the directory of the salvaged store.
 pub fn salvaged(dir: &Path) -> Result<(PathBuf, Salvage), Error> {
     store::must_exist(dir)?;
     let salvage = Salvage::of(dir).map_err(|why| SessionError::store(dir, why))?;
@@ -145,7 +145,7 @@ pub fn salvaged(dir: &Path) -> Result<(PathBuf, Salvage), Error> {
     Ok((store, salvage))
 }
 
-/// 1 when something is missing.
+/// The exit status: 1 when parts of the store are missing.
 pub fn loss_status(salvage: &Salvage) -> u8 {
     u8::from(!salvage.losses().is_empty())
 }

@@ -67,7 +67,7 @@ fn of_named(command: &str, name: &Name, why: amino_client::Error) -> Error {
     }
 }
 
-/// Makes calls for our parent, the shell.
+/// Makes calls on behalf of the parent process, the shell.
 fn of_shell<T>(
     command: &'static str,
     call: impl FnOnce(Target) -> Result<T, amino_client::Error>,
@@ -199,7 +199,7 @@ fn description(open: &Open) -> String {
     )
 }
 
-/// `amino txn run --in`: this process joins, and the command inherits.
+/// `amino txn run --in`: this process joins the transaction, and the command inherits it.
 fn run_in(name: &Name, args: &txn::Run) -> Result<u8, Error> {
     let mut signals = Signals::block().map_err(|why| Error::Signals(why.into()))?;
     let joined = Target::Me.attach_named(name);

@@ -24,7 +24,7 @@ pub fn shows_progress(loud: Loudness) -> bool {
     !loud.quiet && std::io::stderr().is_terminal()
 }
 
-/// Progress of work whose length is not known.
+/// A progress indicator for work whose length is not known.
 pub fn spinner(loud: Loudness) -> ProgressBar {
     if shows_progress(loud) {
         ProgressBar::new_spinner()
@@ -33,7 +33,7 @@ pub fn spinner(loud: Loudness) -> ProgressBar {
     }
 }
 
-/// Shows how much of such work is done.
+/// Shows the amount of work done on such an indicator.
 pub fn show_count(bar: &ProgressBar, number: u64, of: &str) {
     bar.set_message(format!("{number} {of}"));
     bar.tick();
@@ -65,7 +65,7 @@ impl CopyObserver for CopyReport {
 }
 
 impl CopyReport {
-    /// Of a copy; `total` is counted where a progress bar is shown.
+    /// The report of a copy. `total` is called only if a progress bar is shown.
     pub fn new(total: impl FnOnce() -> Total, loud: Loudness) -> Self {
         let bar = if shows_progress(loud) {
             progress_bar(total())

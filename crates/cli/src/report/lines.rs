@@ -1,4 +1,4 @@
-//! Facts, as lines of text and as JSON.
+//! Prints facts as lines of text or as JSON.
 
 use std::fmt::Display;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// A fact, as text and as JSON.
+    /// Adds a fact, as text and as JSON.
     pub fn put(
         &mut self,
         label: &'static str,
@@ -30,23 +30,23 @@ impl Lines {
         self.put_json(key, value);
     }
 
-    /// A path of the host.
+    /// Adds a path of the host.
     pub fn put_path(&mut self, label: &'static str, key: &str, path: &Path) {
         self.put_text(label, names::escape_path(path));
         names::put(&mut self.json, key, path.as_os_str().as_bytes());
     }
 
-    /// A fact, as text only.
+    /// Adds a fact, as text only.
     pub fn put_text(&mut self, label: &'static str, text: impl Display) {
         self.lines.push((label, text.to_string()));
     }
 
-    /// A fact, as JSON only.
+    /// Adds a fact, as JSON only.
     pub fn put_json(&mut self, key: &str, value: impl Into<Value>) {
         self.json.insert(key.to_owned(), value.into());
     }
 
-    /// Prints one of the two.
+    /// Prints the JSON, or the text.
     pub fn print(self, json: bool) -> Result<(), Error> {
         let mut out = Output::new();
         if json {

@@ -15,7 +15,7 @@ static PROGRAM: OnceLock<&'static str> = OnceLock::new();
 
 /// Sets the name that lines begin with.
 pub fn set_program_name(program: &'static str) {
-    // Set already by a test of this process.
+    // A test of this process may have set it already.
     let _ = PROGRAM.set(program);
 }
 
@@ -36,7 +36,7 @@ pub fn show_failure(text: &str) {
     line(text);
 }
 
-/// Writes that something in a volume is damaged, once for each path.
+/// Reports damage in a volume, once for each path.
 pub fn damage(volume: &Path, path: &[u8], damage: goanna_aesfs::Damage) {
     /// Maximum number of paths that are remembered.
     const MOST: usize = 1000;
@@ -48,7 +48,7 @@ pub fn damage(volume: &Path, path: &[u8], damage: goanna_aesfs::Damage) {
     }
 }
 
-/// Writes an error, and what the user can do about it.
+/// Writes an error and its hint.
 pub fn show_error(error: &Error) {
     show_failure(&error.to_string());
     if let Some(text) = error.hint() {
@@ -56,7 +56,7 @@ pub fn show_error(error: &Error) {
     }
 }
 
-/// Writes what the user can do about the failure before.
+/// Writes the hint of the failure before.
 pub fn show_hint(text: &str) {
     line(&format!("hint: {text}"));
 }

@@ -1,4 +1,4 @@
-//! Metadata as lines for people and as JSON.
+//! Formats metadata as text and as JSON.
 
 use goanna_vfs::{Attr, FileKind, Stamp};
 use jiff::Timestamp;
@@ -37,7 +37,7 @@ pub fn mode_text(mode: u32) -> String {
     text
 }
 
-/// What an inode is, in words.
+/// The type of an inode, in words.
 pub fn kind_text(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "regular file",
@@ -50,7 +50,7 @@ pub fn kind_text(kind: FileKind) -> &'static str {
     }
 }
 
-/// What an inode is, as one word for programs.
+/// The type of an inode, as one word for JSON.
 fn kind_word(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "file",
@@ -80,7 +80,7 @@ pub fn time_text(stamp: Stamp, format: &str) -> String {
     }
 }
 
-/// Names of users and groups, each asked for once.
+/// Names of users and groups. Each is looked up once.
 #[derive(Default)]
 pub struct Owners {
     users: HashMap<u32, String>,

@@ -1,4 +1,4 @@
-//! Names and paths are bytes: how they are shown to people and written to JSON without loss.
+//! Names and paths are bytes: writes them to JSON without loss.
 
 use std::fmt::Write as _;
 

@@ -57,7 +57,7 @@ impl Output {
         self.finish()
     }
 
-    /// Writes what is buffered.
+    /// Writes the buffered output.
     pub fn finish(mut self) -> Result<(), Error> {
         self.out.flush().map_err(Error::Output)
     }

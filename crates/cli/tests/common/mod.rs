@@ -190,7 +190,7 @@ pub fn snapshot(top: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut stack = vec![PathBuf::new()];
     while let Some(relative) = stack.pop() {
         let path = top.join(&relative);
-        // The one that is too long for a path is compared as far as a path reaches.
+        // The tree that is too deep for a path is compared as far as a path reaches.
         let Ok(meta) = fs::symlink_metadata(&path) else {
             continue;
         };

@@ -19,7 +19,7 @@ use crate::common::{Fixture, is_root, snapshot};
 /// A user without privilege.
 pub const NOBODY: u32 = 65534;
 
-/// What a run of goanna said.
+/// The status and the output of a run of goanna.
 pub struct Said {
     pub status: i32,
     pub out: Vec<u8>,
@@ -29,7 +29,7 @@ pub struct Said {
 impl Said {
     pub fn new(output: Output) -> Self {
         Self {
-            // No signal, and so no abort, can pass for a status.
+            // The end by a signal, such as an abort, has no status.
             status: output.status.code().expect("goanna was not killed"),
             out: output.stdout,
             complaint: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -75,7 +75,7 @@ impl Fixture {
         Said::new(command.output().unwrap())
     }
 
-    /// Runs a command that must succeed and say nothing on stderr.
+    /// Runs a command that must succeed and print nothing on stderr.
     #[track_caller]
     pub fn good(&self, args: &[&str]) -> String {
         let said = self.iso(args).with(0);
@@ -88,7 +88,7 @@ impl Fixture {
         serde_json::from_str(&self.good(args)).unwrap()
     }
 
-    /// Runs a program that makes images; that it is missing, or fails, fails the test.
+    /// Runs a program that makes images. The test fails if the program is missing or fails.
     pub fn tool(&self, program: &str, args: &str) {
         let output = Command::new("timeout")
             .args(["60", program])
@@ -143,7 +143,8 @@ pub fn noise(len: u32) -> Vec<u8> {
         .collect()
 }
 
-/// A tree with what both writers and Rock Ridge can keep. All times are whole seconds.
+/// Makes a tree that both writers and Rock Ridge can store without loss. All times are whole
+/// seconds.
 fn make_tree(fixture: &Fixture) {
     let top = fixture.path("tree");
     fixture.write("tree/small", "hello\n");
@@ -198,7 +199,7 @@ fn make_tree(fixture: &Fixture) {
 }
 
 const GENISOIMAGE: &str = "-quiet -R -V GENERATED -publisher Somebody";
-/// Joliet has no name for what is not UTF-8.
+/// Joliet cannot store names that are not UTF-8.
 const JOLIET: &str = "-J -joliet-long -input-charset utf-8 -m not*";
 const XORRISO: &str = "-abort_on SORRY -report_about SORRY -outdev x.iso -volid WRITTEN -joliet on -hardlinks on -map tree / -commit";
 

@@ -17,7 +17,7 @@ use crate::report::names;
 /// Findings that are printed one by one.
 const MOST_FINDINGS: u64 = 100;
 
-/// `goanna iso info`: 1 when something is damaged.
+/// `goanna iso info`. The status is 1 when the image is damaged.
 pub fn info(args: &iso::Info) -> Result<u8, Error> {
     let image = super::open(&args.image)?;
     let info = image.info();
@@ -253,7 +253,8 @@ fn contents(lines: &mut Lines, info: &Info, scan: Scan) {
     ] {
         lines.put(label, label, count, count);
     }
-    // Writers count the volume of a later session from different places, so this is a lower bound of what is missing.
+    // Writers count the volume of a later session from different places, so this is a lower bound of the missing
+    // bytes.
     let missing = bytes(&info.primary).saturating_sub(info.size);
     if missing > 0 {
         let text = format!(

@@ -18,7 +18,7 @@ use crate::report::copy::{show_count, spinner};
 use crate::report::names;
 use crate::report::output::Output;
 
-/// `amino fsck`: 0 clean, 1 errors found.
+/// `amino fsck`. The status is 0 for a clean store, 1 when errors were found.
 pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     store::must_exist(&dir)?;

@@ -16,7 +16,7 @@ use crate::report::lines::Lines;
 use crate::report::metadata::time_text;
 use crate::report::names;
 
-/// `amino info`. If the store's owner cannot be asked, it prints what the store's directory shows.
+/// `amino info`. If the store's owner cannot be asked, it prints the facts that the store's directory shows.
 pub fn info(args: &amino::Info) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     let reached = client::reach(
@@ -35,7 +35,8 @@ pub fn info(args: &amino::Info) -> Result<u8, Error> {
     }
 }
 
-/// The facts that the directory of a store shows, which another process has open and which could not be reached because of `error`.
+/// The facts that the directory of a store shows, when another process has the store open and could not be asked because of
+/// `error`.
 fn outside(dir: &Path, error: DaemonError) -> Result<Lines, Error> {
     let error = match error {
         DaemonError::Session(error) => error,
@@ -139,7 +140,7 @@ fn put_kept(lines: &mut Lines, kept: &Kept) {
     lines.put("kept log", "kept_log", shown, json);
 }
 
-/// A time, nanoseconds since 1970, for people and for programs.
+/// A time, nanoseconds since 1970, as text and as JSON.
 fn time(ns: u64) -> (String, Value) {
     let sec = i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX);
     let nsec = (ns % 1_000_000_000) as u32;
