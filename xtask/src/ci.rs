@@ -33,7 +33,7 @@ pub enum Step {
     Advisories,
 }
 
-/// What `cargo xtask ci` runs when no step is named.
+/// The steps that `cargo xtask ci` runs when no step is named.
 ///
 /// `Advisories` is missing on purpose: its data base lives outside the package registry, and a machine that reaches only
 /// registries must still be able to pass.
@@ -49,7 +49,7 @@ pub enum Error {
         step: String,
         /// The command as one would type it.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
     },
     /// A command could not be started, or its output not be read; or a file could not be read or written.
@@ -59,20 +59,20 @@ pub enum Error {
         step: String,
         /// The command as one would type it, or the file.
         command: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The test runners ran no test: success would mean nothing.
     #[error("step {0} failed: no test was run")]
     NoTests(String),
-    /// A test passes on a store that is broken on purpose in a way that the test must detect.
+    /// A test passes on a store that is broken on purpose, although the test must detect that.
     #[error("step {step} failed: with {mutant} broken: {why}")]
     Mutant {
         /// The step's name as on the command line.
         step: String,
-        /// What was broken.
+        /// The description of the mutant.
         mutant: String,
-        /// What was found.
+        /// The unexpected result.
         why: String,
     },
     /// The cargo subcommand for dependency policy is missing.
@@ -191,8 +191,8 @@ impl Step {
         self.outcome(typed, status)
     }
 
-    /// Runs test runners: every line they print is copied to stdout, and their closing lines are counted. What failed tests have
-    /// printed goes to stderr at the end once more.
+    /// Runs test runners: every line they print is copied to stdout, and their closing lines are counted. The output of failed tests is
+    /// printed again on stderr at the end.
     fn counted(self, command: &mut Command, tally: &mut Tally) -> Result<(), Error> {
         let typed = typed(command);
         eprintln!("    {typed}");
@@ -204,7 +204,7 @@ impl Step {
             return Ok(());
         };
         let (sender, lines) = mpsc::channel();
-        // Not joined: what a failed test has left running may hold the output open forever.
+        // Not joined: a process that a failed test has left running may hold the output open forever.
         thread::spawn(move || send_lines(BufReader::new(output), &sender));
         let mut failures = Failures::default();
         let has_ended = || !matches!(child.try_wait(), Ok(None));
@@ -243,7 +243,8 @@ impl Step {
     }
 }
 
-/// The file to which tests append why they were left out ([`goanna-skip`](../../tests/skip/src/lib.rs)). Removed when dropped.
+/// The file to which tests append the reasons for which they were skipped ([`goanna-skip`](../../tests/skip/src/lib.rs)). Removed when
+/// dropped.
 struct Skipped {
     path: PathBuf,
 }
@@ -269,7 +270,7 @@ impl Drop for Skipped {
     }
 }
 
-/// Sends line by line. Lines are bytes: a test may print what is not UTF-8.
+/// Sends line by line. Lines are bytes: a test may print invalid UTF-8.
 fn send_lines(mut from: impl BufRead, to: &mpsc::Sender<io::Result<Vec<u8>>>) {
     loop {
         let mut line = Vec::new();
@@ -280,7 +281,7 @@ fn send_lines(mut from: impl BufRead, to: &mpsc::Sender<io::Result<Vec<u8>>>) {
     }
 }
 
-/// Copies lines to stdout until their sender has closed the channel (`true`), or nothing has come for a while of a program that has ended.
+/// Copies lines to stdout until their sender has closed the channel (`true`), or until a program that has ended sends nothing for a while.
 fn copy_counted(
     lines: &mpsc::Receiver<io::Result<Vec<u8>>>,
     tally: &mut Tally,
@@ -314,8 +315,8 @@ pub fn cargo(arguments: &[&str]) -> Command {
 
 /// The workspace's root: the parent of this package's directory.
 ///
-/// Cargo names that directory to what it runs. The one compiled in is the second choice: two checkouts that share a
-/// target directory share this binary, too, and the steps would run in the other one.
+/// Cargo passes that directory to the programs that it runs. The compiled-in directory is only the second choice: checkouts that share a
+/// target directory also share this binary, and the steps could run in the wrong checkout.
 pub fn workspace() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);

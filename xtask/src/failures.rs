@@ -1,5 +1,4 @@
-//! Keeps what libtest prints about failed tests, to be shown again after the run: a run of thousands of tests prints it somewhere in
-//! the middle.
+//! Keeps the output of failed tests, and shows it again after the run: otherwise it is hidden in the output of thousands of tests.
 
 /// Lines kept of a test; its message stands at the beginning.
 const LINES_MAX: usize = 60;
@@ -10,7 +9,7 @@ const FRAMES: &str = "stack backtrace:";
 #[derive(Debug, Default)]
 pub struct Failures {
     tests: Vec<Failed>,
-    /// What follows belongs to the last of them.
+    /// Whether the next lines belong to the last test.
     is_open: bool,
 }
 
@@ -46,7 +45,7 @@ impl Failures {
         }
     }
 
-    /// The names and what was kept, a line each; empty without failed tests.
+    /// The names and the kept lines; empty without failed tests.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for test in &self.tests {

@@ -12,7 +12,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// As the build script of the library has it.
 const SONAME: &str = concat!("libamino.so.", env!("CARGO_PKG_VERSION_MAJOR"));
 
-/// Builds the client and puts it below `prefix`, in the place of what an earlier installation left there.
+/// Builds the client and installs it below `prefix`. Replaces the files of an earlier installation.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ pub fn run(prefix: &Path) -> Result<(), Error> {
     place(&lib.join("pkgconfig/amino.pc"), |new| fs::write(new, text))
 }
 
-/// Builds the library; the directory it is in.
+/// Builds the library, and returns its directory.
 fn build() -> Result<PathBuf, Error> {
     let target = std::env::var_os("CARGO_TARGET_DIR")
         .map_or_else(|| workspace().join("target"), PathBuf::from);
@@ -83,7 +83,7 @@ fn link(target: &str, path: &Path) -> Result<(), Error> {
     place(path, |new| symlink(target, new))
 }
 
-/// Makes `path` under another name first: programs may be running with the library that is there.
+/// Makes `path` under another name first: programs may be running with the existing library.
 fn place(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), Error> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).map_err(at(dir))?;

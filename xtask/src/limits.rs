@@ -11,7 +11,7 @@ const LINES_PER_FILE: usize = 700;
 
 const FILES_PER_DIRECTORY: usize = 12;
 
-/// Directories of sources that may have more files: each says why in the first lines of its `mod.rs`.
+/// Directories of sources that may have more files: the first lines of each `mod.rs` give the reason.
 const LARGER: [&str; 1] = ["monitor/src/ptracer"];
 
 /// The Rust files below `directory`, without those that cargo has built.

@@ -1,8 +1,8 @@
 //! A test that the files of a crate depend on each other in one direction, but for the families that its `lib.rs` describes.
 //!
 //! A file depends on the files whose items it imports, or names by a path.
-//! Tests do not count, nor do items of the files above a file (`mod.rs` of its directory, `lib.rs`): those declare the file, and a type that they define
-//! may have its methods in several files below.
+//! Items that a file takes from the files above it (`mod.rs` of its directory, `lib.rs`) do not count, and tests do not count
+//! either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +22,7 @@ const FAMILIES: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Modules that hold the state of all others of their crate, and that these get as an argument.
+/// Modules that hold the state of all other modules of their crate, which receive it as an argument.
 const STATES: [(&str, &str); 1] = [("monitor", "state")];
 
 /// Names from the root of a crate to a module or an item.
@@ -31,7 +31,7 @@ type Names = Vec<String>;
 /// The modules that each module depends on.
 type Graph = BTreeMap<Names, BTreeSet<Names>>;
 
-/// What a file says about modules.
+/// The modules of a file, and the paths that it names.
 #[derive(Default)]
 struct File {
     /// Its module, and the modules inside of it that are being visited.
@@ -55,7 +55,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
 }
 
 impl File {
-    /// `path` from the root of the crate. What is not of this crate seems to be below the module, where there is no such file.
+    /// `path` from the root of the crate. A path of another crate becomes one below the module, where no file has it.
     fn absolute(&self, path: &[String]) -> Names {
         let mut names = match path[0].as_str() {
             "crate" => Names::new(),
@@ -195,7 +195,7 @@ fn files_of(src: &Path) -> BTreeMap<Names, File> {
     files
 }
 
-/// The module that `path` leads to, through what the modules on the way export.
+/// The module to which `path` leads, through the exports of the modules on the way.
 fn defining<'f>(files: &'f BTreeMap<Names, File>, path: &[String]) -> Option<&'f Names> {
     let is_file = |len: &usize| files.contains_key(&path[..*len]);
     let known = (0..=path.len()).rev().find(is_file)?;
@@ -216,8 +216,8 @@ fn dependencies(files: &BTreeMap<Names, File>) -> Graph {
     graph
 }
 
-/// Takes modules out of `graph` that depend on none that is left, or that none depends on, until none is left, or
-/// only cycles and what lies between them.
+/// Removes modules from `graph` that depend on no module in it, or on which none depends, until only cycles and the modules
+/// between them are left.
 fn reduce(graph: &mut Graph) {
     loop {
         let left: BTreeSet<_> = graph.keys().cloned().collect();

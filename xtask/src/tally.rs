@@ -15,7 +15,7 @@ pub struct Tally {
 impl Tally {
     /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; ...`.
     ///
-    /// Any other line is left out.
+    /// Ignores any other line.
     pub fn add_line(&mut self, line: &str) {
         let Some(rest) = line.trim().strip_prefix("test result: ") else {
             return;
@@ -40,7 +40,7 @@ impl Tally {
         }
     }
 
-    /// Adds the lines of `goanna-skip`: a test's name, a colon, and why it was left out.
+    /// Adds the lines of `goanna-skip`: a test's name, a colon, and the reason for which it was skipped.
     ///
     /// libtest has counted these tests as passed.
     pub fn add_skipped(&mut self, lines: &str) {

@@ -14,7 +14,7 @@ use table::{Edit, MUTANTS, Mutant};
 
 const STEP: &str = "isolation-mutants";
 
-/// Histories for each mutant: with a lock too few, one in a few hundred has no serial order.
+/// Histories for each mutant: if one lock is missing, one history in a few hundred has no serial order.
 const HISTORIES: &str = "6000";
 
 /// Directories that are not copied.
@@ -25,7 +25,7 @@ const LEFT_OUT: [&str; 2] = [".git", "target"];
 struct Verdicts {
     passed: BTreeSet<String>,
     failed: BTreeSet<String>,
-    /// Of those that failed, the ones that have seen an anomaly. The others have seen that no transaction waited, or another answer.
+    /// The failed tests that have seen an anomaly. The other failed tests have seen that no transaction waited, or another result.
     anomalies: BTreeSet<String>,
 }
 
@@ -33,7 +33,7 @@ struct Verdicts {
 ///
 /// # Errors
 ///
-/// The tests fail without a mutant; a mutant does not fit the source; or a test that should has not failed.
+/// The tests fail without a mutant; a mutant does not fit the source; or a test that must fail has passed.
 pub fn run(only: &str) -> Result<(), Error> {
     let tree = workspace().join("target").join(STEP);
     copy(&workspace(), &tree)?;
@@ -167,7 +167,7 @@ fn read_verdicts(command: &mut Command, verdicts: &mut Verdicts) -> Result<(), E
     Ok(())
 }
 
-/// Copies a directory. Files that are there with the same content stay as they are, so that they are not compiled again.
+/// Copies a directory. Files that exist with the same content stay unchanged, so that they are not compiled again.
 fn copy(from: &Path, to: &Path) -> Result<(), Error> {
     fs::create_dir_all(to).map_err(at(to))?;
     for entry in fs::read_dir(from).map_err(at(from))? {
@@ -198,7 +198,7 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
     }
 }
 
-/// The mutants had named files that were moved, and text that was renamed: the task then failed for a reason of its own.
+/// The mutants named files that had been moved, and text that had been renamed, so that the task itself failed.
 #[cfg(test)]
 mod tests {
     use super::*;

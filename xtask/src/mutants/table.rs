@@ -9,7 +9,7 @@ pub struct Edit {
 
 /// A broken store.
 pub struct Mutant {
-    /// What is broken, in words.
+    /// The broken part, in words.
     pub name: &'static str,
     pub edits: &'static [Edit],
     /// Tests that have to fail; others may.
@@ -33,7 +33,7 @@ const IN_PLACE: Edit = Edit {
     replace: "        let Some(txn) = self.within.filter(|_| inode.kind == FileKind::Directory) else {\n            return Ok(Arc::clone(inode.base()));\n        };",
 };
 
-/// What is written in place takes room in the log before the commit.
+/// Data that is written in place needs space in the log before the commit.
 const RESERVE: Edit = Edit {
     file: VIEW,
     find: "        let Some(txn) = self.within else {\n            return Ok(self.fs.reserve(bytes)?);",
