@@ -1,6 +1,6 @@
-//! `cargo bench -p goanna-benches`: what a call costs natively, on passfs, on amino and on FUSE.
+//! `cargo bench -p goanna-benches`: the cost of a call natively, on passfs, on amino and on FUSE.
 //!
-//! Criterion asks for samples; a [`Lockstep`] answers from rounds in which all settings take part. With `--quick` the
+//! Criterion requests samples; a [`Lockstep`] returns them from rounds that measure all settings. With `--quick` the
 //! rounds are fewer and shorter, with `--test` (and under `cargo test`) each operation runs once in each setting.
 
 use std::cell::{Cell, RefCell};
@@ -46,8 +46,8 @@ impl Plan {
             .warm_up_time(Duration::from_nanos(1))
             .measurement_time(Duration::from_secs(5));
         if self.quick && !self.test && !self.list {
-            // Criterion's own quick mode asks for samples by the wall clock, which knows nothing of rounds; ours only
-            // makes them fewer. So its flags are not read, but for the filter.
+            // Criterion's own quick mode requests samples by the wall clock, independently of rounds; ours only makes
+            // the rounds fewer. So criterion reads only the filter, not its flags.
             return match env::args()
                 .skip(1)
                 .find(|argument| !argument.starts_with('-'))
@@ -105,7 +105,7 @@ fn run(plan: &Plan) -> Result<(), Error> {
     publish(&page, &target.join("goanna-bench.md"))
 }
 
-/// A tracee in every setting whose programs are there.
+/// Starts a tracee in every setting whose programs exist.
 fn start(plan: &Plan, scratch: &Path) -> Result<Vec<Setting>, Error> {
     let mut settings = Vec::new();
     if plan.list {
@@ -126,7 +126,7 @@ fn start(plan: &Plan, scratch: &Path) -> Result<Vec<Setting>, Error> {
     Ok(settings)
 }
 
-/// Gives criterion one benchmark per setting; answers the rounds they made, if the filter let any through.
+/// Runs one benchmark of criterion per setting. Returns the rounds, if the filter selects any setting.
 fn bench(
     plan: &Plan,
     criterion: &mut Criterion,
@@ -172,7 +172,7 @@ fn bench(
                 match ns {
                     Ok(ns) => Duration::from_secs_f64(ns.unwrap_or(0.0) * iterations as f64 / 1e9),
                     Err(error) => {
-                        // Criterion offers no hook; tracees and mounts are ended before the process is.
+                        // Criterion has no hook for this: ends tracees and mounts before the process exits.
                         settings.borrow_mut().clear();
                         eprintln!("calls: {error}");
                         exit(1)

@@ -1,4 +1,4 @@
-//! Where the measured programs are.
+//! Finds the measured programs.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use crate::Error;
 
-/// The programs a run needs. What is missing takes its setting out of the run.
+/// The programs that a run needs. A setting whose program is missing is left out.
 #[derive(Debug, Clone)]
 pub struct Binaries {
     /// `bench-tracee`.
@@ -37,9 +37,9 @@ impl Binaries {
     }
 }
 
-/// Builds `amino` and `goanna` in release mode into `target_dir`, so that a run never measures yesterday's monitor.
+/// Builds `amino` and `goanna` in release mode into `target_dir`, so that a run never measures an outdated monitor.
 ///
-/// Does nothing when `$GOANNA_BIN_DIR` says which ones to measure.
+/// Does nothing when `$GOANNA_BIN_DIR` names the binaries to measure.
 ///
 /// # Errors
 ///

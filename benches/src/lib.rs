@@ -1,7 +1,7 @@
 //! The common part of the benchmarks: the calls that are measured, the settings they are measured in, and the page that is
 //! printed at the end. See `README.md` of this package.
 //!
-//! A *setting* is a place where a program's calls can land: a host directory (`native`), a pass-through mount
+//! A *setting* is a file system on which a program's calls operate: a host directory (`native`), a pass-through mount
 //! (`passfs`), an amino store (`amino`), a FUSE mount (`fuse`). One *tracee* (the program `bench-tracee`) lives in
 //! each setting for a whole run and times calls on demand, so that settings alternate and the machine's load affects all alike.
 
@@ -29,9 +29,9 @@ pub enum Error {
     /// A call of the benchmark itself failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was done to what.
+        /// The operation and its object.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// A tracee ended, or never began.
@@ -39,10 +39,10 @@ pub enum Error {
     Ended {
         /// The setting's name.
         kind: &'static str,
-        /// What it and the monitor said.
+        /// Its messages and those of the monitor.
         stderr: String,
     },
-    /// A tracee could not do what it was asked.
+    /// A tracee could not perform a request.
     #[error("{kind}: {request}: {answer}")]
     Refused {
         /// The setting's name.
@@ -57,10 +57,10 @@ pub enum Error {
     NoMount {
         /// The setting's name.
         kind: &'static str,
-        /// What the FUSE program said.
+        /// The messages of the FUSE program.
         stderr: String,
     },
-    /// A setting was asked for whose program is not there.
+    /// The program of a requested setting is missing.
     #[error("{kind}: {program} is not there; {advice}")]
     Missing {
         /// The setting's name.

@@ -1,4 +1,4 @@
-//! Rounds: one sample of every setting, one after the other, so that all see the same machine.
+//! Rounds: one sample of every setting, one after the other, so that the machine's load affects all alike.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::{Error, Operation, Row, Setting};
 
 const MOST_ITERATIONS: u64 = 200_000;
 
-/// The rounds of one operation. Rounds are made when a sample of theirs is asked for.
+/// The rounds of one operation. A round is made when one of its samples is requested.
 ///
 /// A noisy machine changes its speed by the second. Settings measured one after the other would be compared across such
 /// changes; in a round they are milliseconds apart, and each round begins with another one.
@@ -60,7 +60,7 @@ impl Lockstep {
         Ok(sample.copied().flatten())
     }
 
-    /// What was measured, for the page.
+    /// The measurements, as a row of the page.
     pub fn into_row(self) -> Row {
         Row {
             label: self.operation.label().to_owned(),
@@ -95,7 +95,7 @@ fn calibrate(operation: Operation, setting: &mut Setting, sample: Duration) -> R
     loop {
         let mut elapsed = setting.measure(operation, iterations)?;
         let is_enough = |elapsed: Duration| elapsed * 4 >= sample || iterations >= MOST_ITERATIONS;
-        // A stall of the disk would make a call seem slow, and then its samples be of a few iterations.
+        // A stall of the disk would make a call seem slow, so that its samples would have only a few iterations.
         for _ in 0..2 {
             if is_enough(elapsed) {
                 elapsed = elapsed.min(setting.measure(operation, iterations)?);

@@ -32,7 +32,7 @@ pub enum Operation {
     Getppid,
     /// stat of a file.
     Stat,
-    /// stat of a name that is not there.
+    /// stat of a name that does not exist.
     StatMissing,
     /// stat of a file outside of every mount.
     StatHost,
@@ -44,7 +44,7 @@ pub enum Operation {
     Create,
     /// pread of 4 KiB that was read before.
     Pread,
-    /// pwrite of 4 KiB over what is there.
+    /// pwrite of 4 KiB over existing data.
     Pwrite,
     /// open, getdents64 and close of a directory of 1000 names.
     Readdir,
@@ -93,7 +93,7 @@ impl Operation {
         }
     }
 
-    /// What the page calls it.
+    /// The label on the page.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Getppid => "getppid (no file call)",
@@ -117,12 +117,11 @@ impl Operation {
         Self::ALL.into_iter().find(|op| op.name() == name)
     }
 
-    /// Performs it `iterations` times in the working directory and says how long that took, without preparation and
-    /// without clearing away.
+    /// Performs the operation `iterations` times in the working directory. Returns the time, without preparation and cleaning up.
     ///
     /// # Errors
     ///
-    /// A call failed, or answered something else than it must.
+    /// A call failed, or returned a wrong result.
     pub fn run(self, iterations: u64) -> io::Result<Duration> {
         match self {
             Self::Getppid => timed(iterations, |_| {
@@ -192,12 +191,12 @@ fn timed(iterations: u64, mut call: impl FnMut(u64) -> io::Result<()>) -> io::Re
     Ok(start.elapsed())
 }
 
-/// Adds up what `run` says about each chunk of fresh names.
+/// Adds up the times that `run` returns for each chunk of fresh names.
 fn chunked(
     iterations: u64,
     mut run: impl FnMut(&[CString]) -> io::Result<Duration>,
 ) -> io::Result<Duration> {
-    // Made ahead: formatting is not what is measured.
+    // Made in advance: formatting must not be measured.
     let names = (0..iterations.min(CHUNK))
         .map(|i| Ok(CString::new(format!("new{i}"))?))
         .collect::<io::Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! The page: what was measured, as Markdown that also reads well on a terminal.
+//! The page: the measurements as Markdown that is also readable on a terminal.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,10 +7,10 @@ use std::thread;
 
 use crate::Kind;
 
-/// What one row was measured to take.
+/// The measurements of one row.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// What was done.
+    /// The label of the operation or phase.
     pub label: String,
     /// Nanoseconds, by round and setting; `None` where a setting could not do it.
     pub rounds: Vec<Vec<Option<f64>>>,
@@ -21,7 +21,7 @@ impl Row {
         median(self.rounds.iter().filter_map(|round| at(round, setting)))
     }
 
-    /// The median of the ratios within each round: what slows a whole round down cancels out.
+    /// The median of the ratios within each round: a disturbance of a whole round cancels out.
     fn ratio(&self, setting: usize, to: usize) -> Option<f64> {
         median(self.rounds.iter().filter_map(|round| {
             let to = at(round, to).filter(|&ns| ns > 0.0)?;
@@ -60,7 +60,7 @@ impl Unit {
 pub struct Page {
     /// The first line.
     pub title: String,
-    /// Under what conditions; see [`Page::conditions`].
+    /// The conditions of the measurement; see [`Page::conditions`].
     pub conditions: String,
     /// In what times are printed.
     pub unit: Unit,
@@ -71,7 +71,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// The machine, and the host's file system that all settings stand on.
+    /// The machine, and the host's file system below all settings.
     pub fn conditions(dir: &Path) -> String {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpuinfo = read("/proc/cpuinfo");
@@ -180,7 +180,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some((lower + upper) / 2.0)
 }
 
-/// Three digits that count.
+/// A number with three significant digits.
 fn number(value: f64) -> String {
     let decimals = match value {
         value if value < 10.0 => 2,

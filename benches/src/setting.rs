@@ -1,4 +1,4 @@
-//! Settings: where a tracee's calls land, and the long-lived tracee in each.
+//! Settings: the file systems on which a tracee's calls operate, and the long-lived tracee in each.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ const BUILD_ADVICE: &str = "build it with `cargo build --release -p goanna-cli`,
                             GOANNA_BIN_DIR";
 const FUSE_ADVICE: &str = "name libfuse's passthrough_ll in GOANNA_FUSE_PASSTHROUGH (benches/README.md says how to build it)";
 
-/// A place where calls can land.
+/// A file system on which calls operate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// A directory of the host, without the monitor.
@@ -28,14 +28,15 @@ pub enum Kind {
     Passfs,
     /// `amino run`, engine fjall, durability `commit`.
     Amino,
-    /// libfuse's passthrough_ll as it comes: names and attributes are believed for a second without asking.
+    /// libfuse's passthrough_ll with its defaults: the kernel caches names and attributes for a second.
     Fuse,
-    /// The same with `-o timeout=0`: every name and attribute is asked for, so no change on the host is ever missed.
+    /// The same with `-o timeout=0`: the kernel requests every name and attribute, so no change on the host is
+    /// missed.
     FuseUncached,
 }
 
 impl Kind {
-    /// All, in the order of the page; the first is what the others are compared with.
+    /// All settings, in the order of the page; the others are compared with the first.
     pub const ALL: [Self; 5] = [
         Self::Native,
         Self::Passfs,
@@ -55,11 +56,11 @@ impl Kind {
         }
     }
 
-    /// The program that has to be there.
+    /// The program that the setting needs.
     ///
     /// # Errors
     ///
-    /// It is not.
+    /// The program does not exist.
     pub fn program(self, binaries: &Binaries) -> Result<&Path, Error> {
         let (program, found, advice) = match self {
             Self::Native => return Ok(&binaries.tracee),
@@ -79,7 +80,7 @@ impl Kind {
 #[derive(Debug)]
 pub struct Setting {
     kind: Kind,
-    // Dropped in this order: the tracee sees the end of its input and leaves before its file system goes.
+    // Dropped in this order: the tracee sees the end of its input and ends before its file system is unmounted.
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     child: Child,
@@ -125,8 +126,8 @@ impl Setting {
         }
         let log = File::create(&stderr).map_err(Error::io("make", &stderr))?;
         let mut child = command
-            // cargo's, for its own libraries: every dynamic program would look for libc in a dozen directories first,
-            // and a child that executes would cost three times what it does in a user's shell.
+            // cargo's, for its own libraries: with it, every dynamic program would look for libc in a dozen
+            // directories first, and an execve(2) would cost three times as much as in a user's shell.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -162,7 +163,7 @@ impl Setting {
         !self.unable.contains(&operation)
     }
 
-    /// Tries each operation once and remembers what does not work here; answers what was said about it.
+    /// Tries each operation once and records which ones do not work here. Returns their errors.
     ///
     /// # Errors
     ///
@@ -248,7 +249,7 @@ fn text(path: &Path) -> String {
     )
 }
 
-/// A path as a mount specification wants it.
+/// A path, escaped for a mount specification.
 fn escaped(path: &Path) -> String {
     let mut escaped = String::new();
     for c in path.display().to_string().chars() {

@@ -1,7 +1,7 @@
 //! The program that runs in a setting and times calls: `bench-tracee DIRECTORY`.
 //!
-//! It changes to DIRECTORY, prints `ready`, and answers each line of standard input with one line: the nanoseconds it
-//! took, or `error: ` and why not. A line is `OPERATION ITERATIONS`, or `sh COMMAND` for a shell command.
+//! It changes to DIRECTORY, prints `ready`, and answers each line of standard input with one line: the time in
+//! nanoseconds, or `error: ` and the reason. A line is `OPERATION ITERATIONS`, or `sh COMMAND` for a shell command.
 
 use std::env;
 use std::io::{self, BufRead, Write};

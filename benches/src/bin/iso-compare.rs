@@ -45,7 +45,7 @@ Environment:
 
 fuseiso, fusermount and genisoimage have to be installed. Where fuseiso crashes again and again there is a - for it.";
 
-/// What is measured, and the command for it.
+/// The measurements, each with its command.
 const WORK: [(&str, &str); 4] = [
     ("one ls", "ls -d . > /dev/null"),
     ("find", "find . > /dev/null"),
@@ -56,8 +56,8 @@ const WORK: [(&str, &str); 4] = [
 /// The columns.
 const PLACES: [&str; 3] = ["native", "fuseiso", "goanna"];
 
-/// How often fuseiso may fail in the measurements of one kind: with find and cat at it at the same time it crashes now and
-/// then, or always. After that it is left out.
+/// How often fuseiso may fail in the measurements of one kind: if find and cat use it at the same time, it crashes
+/// sometimes or always. After that it is left out.
 const CRASHES: u32 = 3;
 
 const MOUNT_DEADLINE: Duration = Duration::from_secs(10);
@@ -118,8 +118,8 @@ fn run(cli: &Cli) -> Result<(), Error> {
         .map_err(Error::io("write", Path::new("standard output")))
 }
 
-/// Seconds that `command` takes in a fresh mount, and when it is run once more there; `None` of fuseiso once it has crashed
-/// too often.
+/// Seconds that `command` takes in a fresh mount, and when it is run once more there; `None` for fuseiso once it has
+/// crashed too often.
 fn measure(
     cli: &Cli,
     place: usize,
@@ -153,7 +153,7 @@ struct Row {
 }
 
 impl Row {
-    /// Of the rounds that have a value.
+    /// The median over the rounds that have a value.
     fn median(&self, of: impl Fn(&[f64; 3]) -> f64) -> f64 {
         let mut values: Vec<f64> = self.rounds.iter().map(of).filter(|v| !v.is_nan()).collect();
         values.sort_by(f64::total_cmp);
@@ -293,7 +293,7 @@ fn make(image: &Image, files: u64, dirs: u64, len: fn(u64) -> u64) -> Result<(),
         }
         file.flush().map_err(Error::io("write", &path))?;
     }
-    // Under its name only when it is whole.
+    // It gets its name only when it is complete.
     let part = image.image.with_extension("part");
     let mut genisoimage = Command::new("genisoimage");
     genisoimage.args(["-quiet", "-R", "-J", "-o"]).arg(&part);
@@ -302,7 +302,7 @@ fn make(image: &Image, files: u64, dirs: u64, len: fn(u64) -> u64) -> Result<(),
 }
 
 fn empty_page_cache() -> Result<(), Error> {
-    // What is dirty stays.
+    // Dropping the page cache does not drop dirty pages.
     ended_well(&mut Command::new("sync"))?;
     let control = Path::new("/proc/sys/vm/drop_caches");
     fs::write(control, "3").map_err(Error::io("write", control))
@@ -324,7 +324,7 @@ fn ended_well(command: &mut Command) -> Result<(), Error> {
 
 /// `bench-tracee` in one of the [`PLACES`].
 struct Reader {
-    // Dropped in this order: the program leaves before its file system goes.
+    // Dropped in this order: the program ends before its file system is unmounted.
     requests: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
     child: Child,
@@ -442,7 +442,7 @@ impl FuseIso {
 
 impl Drop for FuseIso {
     fn drop(&mut self) {
-        // Busy for an instant after the last process has left.
+        // The mount stays busy for a moment after the last process has ended.
         for _ in 0..100 {
             if ended_well(Command::new("fusermount").arg("-u").arg(&self.at)).is_ok() {
                 return;

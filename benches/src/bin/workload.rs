@@ -115,7 +115,7 @@ fn run(cli: &Cli) -> Result<(), Error> {
     }
 }
 
-/// The settings asked for; every one of them must be there.
+/// The requested settings. The programs of each must exist.
 fn kinds(cli: &Cli, binaries: &Binaries) -> Result<Vec<Kind>, Error> {
     let kinds: Vec<Kind> = Kind::ALL
         .into_iter()
@@ -166,7 +166,7 @@ fn one_round(
         .map(|&kind| Setting::start(kind, binaries, scratch.path()))
         .collect::<Result<Vec<_>, _>>()?;
     let times = alternate(&mut settings, phases, round, scratch.path());
-    // Tracees, monitors and mounts end before the directories go.
+    // Tracees, monitors and mounts end before the directories are removed.
     drop(settings);
     if times.is_err() {
         eprintln!("workload: kept {}", scratch.keep().display());
