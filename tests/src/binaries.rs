@@ -1,11 +1,11 @@
-//! Where the binaries under test are.
+//! Finds the binaries under test.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// `amino` or `goanna` in a place that any user can reach.
+/// The path of `amino` or `goanna`, which any user can execute there.
 ///
 /// # Panics
 ///

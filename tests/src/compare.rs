@@ -112,7 +112,7 @@ fn describe(path: &Path, name: &[u8], entries: &mut BTreeMap<Vec<u8>, String>) {
 ///
 /// # Panics
 ///
-/// With what only one of them has.
+/// If they differ; the message has the lines that only one of them has.
 #[track_caller]
 pub fn same_tree(expected: &BTreeMap<Vec<u8>, String>, got: &BTreeMap<Vec<u8>, String>) {
     let lines = |tree: &BTreeMap<Vec<u8>, String>| {

@@ -43,7 +43,7 @@ impl Ended {
     ///
     /// # Panics
     ///
-    /// When it is another; the message has all that was said.
+    /// When it is another; the message has the output.
     #[track_caller]
     pub fn expect(self, status: i32) -> Self {
         assert!(
@@ -100,7 +100,8 @@ pub fn finish_within(command: &mut Command, limit: Duration) -> Ended {
     }
 }
 
-/// Without the line that the first command of a place may say of the place's store: which command that is means nothing.
+/// Removes the line by which the first command in a place may report that it made the store: it does not matter which
+/// command that is.
 fn without_new_store(stderr: &[u8]) -> Vec<u8> {
     let lines = stderr.split_inclusive(|&byte| byte == b'\n');
     let others = lines.filter(|line| !line.starts_with(b"amino: made a store in "));

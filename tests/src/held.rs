@@ -41,7 +41,7 @@ pub fn command_in_path(place: &Place, options: &[&str]) -> Command {
     command
 }
 
-/// A run that lasts until the test ends it, so that `aminod` has the store. Killed where it is dropped before.
+/// A run that lasts until the test ends it, so that `aminod` has the store. Dropping it kills the run.
 #[derive(Debug)]
 pub struct Held {
     marks: PathBuf,
@@ -50,7 +50,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Runs `script`, in which %GO% is the wait, and returns when it is there.
+    /// Runs `script`, in which %GO% is the wait, and returns when the script has reached the wait.
     ///
     /// # Panics
     ///

@@ -54,7 +54,7 @@ pub fn is_long() -> bool {
 
 /// Defines one test for each place that `$body` is to hold in: back end, interception and user.
 ///
-/// A test for another user says that it was left out when the tests do not run as root.
+/// A test for another user is recorded as skipped when the tests do not run as root.
 #[macro_export]
 macro_rules! in_every_place {
     ($($name:ident => $body:expr;)*) => {

@@ -13,7 +13,7 @@ impl<K: Ord, V> OnceEach<K, V> {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// The value of `key`, which `make` makes unless it is there. If `make` panics, the next test makes it.
+    /// The value of `key`. If it does not exist, `make` makes it. If `make` panics, the next test makes it.
     pub fn get(&self, key: K, make: impl FnOnce() -> V) -> Arc<V> {
         let slot = {
             let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);

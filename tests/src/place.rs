@@ -33,7 +33,7 @@ pub enum Engine {
     Sled,
 }
 
-/// What is mounted.
+/// The back end that is mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
     /// A host directory, by `goanna run`.
@@ -70,7 +70,7 @@ impl Place {
     ///
     /// # Panics
     ///
-    /// When there is no room for temporary files.
+    /// When there is no space for temporary files.
     pub fn new(backend: Backend, intercept: Intercept, user: User) -> Self {
         let dir = tempfile::Builder::new()
             .prefix("goanna-")
@@ -159,7 +159,7 @@ impl Place {
         conditions.split(',').all(|word| mine.contains(&word))
     }
 
-    /// `text` with what differs from run to run named: the pass mount's source, and the run-time directory.
+    /// `text` with fixed names for the paths that differ from run to run: the pass mount's source, and the run-time directory.
     pub fn without_names(&self, text: &str) -> String {
         const RUN: &str = "/dev/shm/goanna-";
         let source = self.path("pass");
@@ -184,7 +184,7 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// A new directory of the user in the temporary directory; one that is there is emptied.
+    /// A new directory of the user in the temporary directory; an existing directory is emptied.
     ///
     /// # Panics
     ///
@@ -202,7 +202,7 @@ impl Place {
         path
     }
 
-    /// Where the back end appears to commands.
+    /// The path at which commands see the back end.
     pub fn top(&self) -> &'static str {
         match self.backend {
             Backend::Pass => "/mnt-test",
@@ -352,7 +352,7 @@ impl Place {
     ///
     /// # Panics
     ///
-    /// When `amino daemon status` says something else.
+    /// When `amino daemon status` prints something else.
     #[track_caller]
     pub fn owner(&self) -> Option<(i32, usize)> {
         let mut status = self.native(binary("amino"));

@@ -29,7 +29,7 @@ pub fn program(name: &str, dir: &Path, is_static: bool) -> PathBuf {
 }
 
 /// Writes an executable in a process of its own: a child that another test starts meanwhile would inherit the open file, and the
-/// kernel refuses to execute what is open for writing.
+/// kernel refuses to execute a file that is open for writing.
 fn copy(executable: &[u8], out: &Path) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])

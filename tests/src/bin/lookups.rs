@@ -1,4 +1,4 @@
-//! Runs a command and writes which names a mounted directory was asked to look up or create: `lookups OUT DIR MOUNTPOINT COMMAND...`.
+//! Runs a command, and writes the names that it looks up or creates in a mounted directory: `lookups OUT DIR MOUNTPOINT COMMAND...`.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ struct Counted {
 impl Counted {
     fn note(&self, what: &str, name: &[u8]) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // The test that reads it misses what could not be written.
+        // The test that reads the file notices missing lines.
         let _ = writeln!(out, "{what} {}", String::from_utf8_lossy(name));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a command with an observer, which writes a line for each thing that it sees: `observe OUT WANTED MOUNT... -- COMMAND...`.
+//! Runs a command with an observer, which writes a line for each event: `observe OUT WANTED MOUNT... -- COMMAND...`.
 //! WANTED is `files`, `all` or names of calls with commas between them; a MOUNT is as for `goanna run --mount`.
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use goanna_session::{Environment, Outside, Plan, credentials, perform};
 use goanna_syscalls::{Subject, SysnoSet, Treatment, Value};
 use serde_json::{Value as Json, json};
 
-/// Writes what it sees.
+/// Writes a line for each event.
 struct Writer {
     wanted: SysnoSet,
     out: Mutex<BufWriter<File>>,
@@ -24,7 +24,7 @@ struct Writer {
 impl Writer {
     fn line(&self, line: &Json) {
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
-        // The test that reads it misses what could not be written.
+        // The test that reads the file notices missing lines.
         let _ = writeln!(out, "{line}");
     }
 }

@@ -9,22 +9,22 @@ use super::model::{Model, Window, apply};
 use super::op::{Op, Outcome, told};
 use super::plan::Layout;
 
-/// Something that happened. Times are counted, not measured: each number comes once in a history.
+/// An event of a history. Times are counted, not measured: each number occurs once in a history.
 #[derive(Debug, Clone)]
 pub struct Event {
     /// The party that did it.
     pub party: usize,
-    /// The transaction it belongs to; of a begin and an end, the one around.
+    /// The transaction to which the event belongs; for a begin or an end, the enclosing transaction.
     pub txn: Option<usize>,
-    /// What it was.
+    /// The kind of the event.
     pub what: What,
-    /// When it was begun; of something that waited, when it was tried for the last time.
+    /// When it began; for an event that waited, the begin of the last attempt.
     pub from: u64,
-    /// When it was over.
+    /// When it ended.
     pub to: u64,
 }
 
-/// See [`Event`]. Transactions have numbers in the order in which they began.
+/// The kind of an [`Event`]. Transactions have numbers in the order in which they began.
 #[derive(Debug, Clone)]
 #[allow(missing_docs, reason = "they say it")]
 pub enum What {
@@ -45,11 +45,11 @@ pub enum What {
 pub struct History {
     /// The state before the history.
     pub layout: &'static Layout,
-    /// In the order in which they were over.
+    /// The events, in the order in which they ended.
     pub events: Vec<Event>,
 }
 
-/// An operation, or a transaction with what is in it.
+/// An operation, or a transaction with its content.
 #[derive(Debug, Clone)]
 struct Unit {
     from: u64,
@@ -66,7 +66,8 @@ enum Inside {
 }
 
 impl History {
-    /// Whether there is a serial order in which everything answers what it answered; see the documentation of this module's parent.
+    /// Whether there is a serial order in which each operation returns the recorded outcome; see the documentation of this module's
+    /// parent.
     pub fn is_serialisable(&self) -> bool {
         let mut roots = self.units(None);
         let mut ghosts = Vec::new();
@@ -81,7 +82,7 @@ impl History {
         linearise(&roots, 0, &model, &mut dead, &mut |_| true)
     }
 
-    /// What is directly within a transaction, or outside of all, in the order in which it ended.
+    /// The units directly within a transaction, or outside of all, in the order in which they ended.
     fn units(&self, within: Option<usize>) -> Vec<Unit> {
         let mut units = Vec::new();
         for event in self.events.iter().filter(|event| event.txn == within) {
@@ -119,7 +120,7 @@ impl History {
         self.events.iter().filter(waits).count()
     }
 
-    /// What the operations of a party answered, those left out that were refused.
+    /// The outcomes of a party's operations, without those that were refused.
     pub fn outcomes_of(&self, party: usize) -> Vec<&Outcome> {
         let of_party = self.events.iter().filter(|event| event.party == party);
         let outcomes = of_party.filter_map(|event| match &event.what {
@@ -145,7 +146,7 @@ impl History {
     }
 }
 
-/// Takes aborted transactions out of the one around them; each becomes a transaction of its own, with what came before it.
+/// Moves aborted transactions out of the enclosing transaction; each becomes a transaction of its own, with the units before it.
 fn take_aborted(unit: &mut Unit, ghosts: &mut Vec<Unit>) {
     let from = unit.from;
     let Inside::Txn { units, .. } = &mut unit.what else {

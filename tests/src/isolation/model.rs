@@ -39,20 +39,20 @@ enum What {
 pub struct Model {
     inodes: BTreeMap<u32, Inode>,
     held: Vec<u32>,
-    /// Outside of all transactions, and each that is open, the innermost last.
+    /// The level outside of all transactions, then those of the open transactions, the innermost last.
     levels: Vec<Level>,
 }
 
-/// What has to do with the links of directories, which transactions read without a lock.
+/// The data about links of directories, which transactions read without a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Level {
-    /// What has changed them, in order.
+    /// The changes of links, in order.
     changes: Vec<LinksChange>,
-    /// When transactions inside have looked at each directory last.
+    /// When inner transactions have last read the links of each directory.
     looks: BTreeMap<u32, u64>,
 }
 
-/// A transaction or an operation has changed how many links a directory has.
+/// A change of a directory's number of links, by a transaction or an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct LinksChange {
     dir: u32,
@@ -60,11 +60,11 @@ struct LinksChange {
     when: Window,
 }
 
-/// Something happened in one instant of these, the first and the last included.
+/// An interval, both ends included: an effect happened at one instant in it.
 pub type Window = (u64, u64);
 
 impl Model {
-    /// What there is before a history begins.
+    /// The state before a history begins.
     pub fn new(layout: &Layout) -> Self {
         let top = Inode::dir((TOP, String::new()));
         let mut model = Self {
@@ -91,7 +91,7 @@ impl Model {
         inside
     }
 
-    /// What the innermost transaction has made of `before`, when it has ended.
+    /// The state after the end of the innermost transaction; `before` is the state at its begin.
     pub fn ended(&self, before: &Self, committed: bool) -> Self {
         let mut after = if committed { self } else { before }.clone();
         // The transaction and the outside: it is the outermost one.
@@ -123,7 +123,7 @@ impl Model {
     /// Notes how the links of directories differ from those in `before`. False when a transaction has looked afterwards that comes
     /// before in this order, and so has not seen it.
     ///
-    /// A directory that is made or removed is no matter of links: that it is there is locked.
+    /// Directories that are made or removed do not count: locks protect their existence.
     pub fn note_links(&mut self, before: &Self, when: Window) -> bool {
         let mut noted = Vec::new();
         for (&dir, inode) in &self.inodes {
@@ -209,7 +209,7 @@ impl Model {
         Ok(number)
     }
 
-    /// Takes the name out of its directory.
+    /// Removes the name from its directory.
     fn detach(&mut self, dir: u32, name: &str) {
         let node = self.names(dir).unwrap().remove(name).unwrap();
         if self.inode(node).kind() == Kind::Dir {
@@ -226,7 +226,7 @@ impl Model {
         }
     }
 
-    /// An inode has lost a name.
+    /// Records that an inode has lost a name.
     fn drop_name(&mut self, node: u32) {
         let inode = self.inode(node);
         match &mut inode.what {

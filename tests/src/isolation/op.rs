@@ -1,7 +1,7 @@
 //! The operations of histories, their outcomes, and the calls that each consists of.
 //!
-//! The file system and the model both have [`Calls`], and [`perform`] is the same for both: they can differ in what a call does, not in
-//! how an operation walks to its file.
+//! The file system and the model both have [`Calls`], and [`perform`] is the same for both: they can differ in the effect of a call,
+//! but not in the path walk of an operation.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub enum Op {
     List(Path),
     /// getcwd(3) of a process in that directory.
     Where(Path),
-    /// The parent of a directory, by what it lists.
+    /// The entries of a directory's parent.
     ListParent(Path),
     GetMark(Path),
     /// A file with one byte; EEXIST when the name is taken.
@@ -40,16 +40,16 @@ pub enum Op {
     Rename(Path, Path),
     /// renameat2(2) with `RENAME_EXCHANGE`.
     Swap(Path, Path),
-    /// Everything there is.
+    /// The whole tree.
     Tree,
 }
 
-/// What an operation showed.
+/// The result of an operation that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seen {
-    /// Nothing but that it was done.
+    /// Only success.
     Done,
-    /// What a name stands for.
+    /// The kind of file that a name stands for.
     Kind(Kind),
     /// A file's content, or an attribute's.
     Content(Vec<u8>),
@@ -59,7 +59,7 @@ pub enum Seen {
     Names(Vec<(String, Kind)>),
     /// A path below the top, and whether it was removed.
     Where(String, bool),
-    /// Lines that say what there is.
+    /// The whole tree, as lines.
     Tree(Vec<String>),
 }
 
@@ -82,10 +82,10 @@ pub struct Stat {
     pub size: u64,
 }
 
-/// What an operation of a history answered.
+/// The outcome of an operation of a history.
 pub type Outcome = Result<Seen>;
 
-/// The calls that operations are made of, each atomic.
+/// The calls of which operations consist. Each is atomic.
 #[allow(
     missing_docs,
     reason = "as the methods of goanna_vfs::FileSystem that have the same names"
@@ -94,7 +94,7 @@ pub trait Calls {
     /// A file or directory.
     type Node: Clone;
 
-    /// The top directory, or what was opened before.
+    /// The top directory, or an object that was opened before.
     fn start(&self, held: Option<usize>) -> Self::Node;
     fn held(&self) -> usize;
     fn kind(&self, node: &Self::Node) -> Kind;
@@ -148,7 +148,7 @@ pub(super) fn walk<C: Calls>(calls: &mut C, path: Path) -> Result<C::Node> {
     names.try_fold(start, |dir, name| step(calls, &dir, name))
 }
 
-/// The directory of a path's last name, and that.
+/// The directory of a path's last name, and that name.
 fn parent<C: Calls>(calls: &mut C, path: Path) -> Result<(C::Node, &'static str)> {
     let (held, mut names) = split(path);
     let last = names.next_back().ok_or(Errno::EINVAL)?;
@@ -335,7 +335,7 @@ impl Op {
     }
 }
 
-/// Content as people read it.
+/// Content as text.
 fn text(content: &[u8]) -> String {
     format!("\"{}\"", content.escape_ascii())
 }
@@ -385,7 +385,7 @@ impl fmt::Display for Seen {
     }
 }
 
-/// An outcome as people read it.
+/// An outcome as text.
 pub fn told(outcome: &Outcome) -> String {
     match outcome {
         Ok(seen) => seen.to_string(),

@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use super::op::{Op, Path};
 
-/// What there is before a history begins.
+/// The state before a history begins.
 #[derive(Debug)]
 pub struct Layout {
     /// Made in this order.
@@ -52,21 +52,22 @@ pub enum Item {
     Commit,
     /// Aborts the innermost one.
     Abort,
-    /// Goes on when these programs have ended, which run at the same time within the innermost transaction.
+    /// Runs these programs at the same time within the innermost transaction, and continues when they have ended.
     Fork(Vec<Program>),
 }
 
-/// What one party does.
+/// The steps of one party.
 pub type Program = Vec<Item>;
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What there is before; see [`LAYOUTS`].
+    /// The state before; see [`LAYOUTS`].
     pub layout: &'static Layout,
-    /// The parties that are there from the start. A fork adds its programs at the end.
+    /// The parties that exist from the start. A fork adds its programs at the end.
     pub programs: Vec<Program>,
-    /// Whose turn it is (modulo their number); a party that waits for a lock misses it. Afterwards they take turns.
+    /// The party that does each step (modulo the number of parties); a party that waits for a lock does none. Afterwards
+    /// the parties take turns.
     pub picks: Vec<usize>,
 }
 
@@ -249,7 +250,7 @@ impl Draw {
         let op = |_| {
             loop {
                 let op = self.op();
-                // On threads of their own only what is one call is one step.
+                // With a thread for each party, only an operation of one call is a single step.
                 if !self.threaded || op.is_one_call() {
                     return Item::Op(op);
                 }

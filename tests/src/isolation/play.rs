@@ -45,11 +45,11 @@ struct Party {
     number: usize,
     tid: i32,
     program: std::vec::IntoIter<Item>,
-    /// What is being tried.
+    /// The step that is being tried.
     item: Option<Item>,
     /// The transaction that the program runs in.
     around: Option<Open>,
-    /// Those it has begun, the innermost last.
+    /// The transactions that it has begun, the innermost last.
     stack: Vec<Open>,
     /// The lock that its last operation met.
     lock: Option<Wait>,
@@ -128,7 +128,7 @@ impl<'a> Stage<'a> {
         self.finish(scene, plan)
     }
 
-    /// Lets a party do its next step; whether it did.
+    /// Lets a party do its next step. Returns whether it did.
     fn turn(&self, scene: &Scene<'_>, cast: &mut Cast, at: usize) -> bool {
         let away = cast.is_away(at);
         let Some(party) = cast.parties.get_mut(at).filter(|_| !away) else {
@@ -155,7 +155,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Plays a plan with a thread for each party. No operation may be refused but for a cycle of waits.
+    /// Plays a plan with a thread for each party. An operation may be refused only for a deadlock.
     pub fn play_threaded(&self, plan: &Plan) -> History {
         let scene = self.scene(plan);
         self.run_all(&scene, plan.programs.clone(), None);
@@ -194,7 +194,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Looks at everything that is there at the end.
+    /// Reads the whole tree at the end.
     fn finish(&self, scene: Scene<'_>, plan: &Plan) -> History {
         let mut last = self.party(&scene, vec![Item::Op(Op::Tree)], None);
         while !matches!(last.step(&scene), Step::Ended) {}
@@ -223,7 +223,7 @@ impl Cast {
         self.ended.push(false);
     }
 
-    /// Whether a party waits for those it has forked, or is no more.
+    /// Whether a party waits for the parties that it has forked, or has ended.
     fn is_away(&self, at: usize) -> bool {
         let children = self.parents.iter().zip(&self.ended);
         let busy = children.filter(|(parent, ended)| **parent == Some(at) && !**ended);
@@ -258,7 +258,7 @@ impl Party {
         self.stack.last().copied().or(self.around)
     }
 
-    /// Waits for the lock that the last operation met, if it met one: whether another attempt is worth it.
+    /// Waits for the lock that blocked the last operation, if one did. Returns whether to retry.
     fn wait(&self, waited: Duration, slice: Duration) -> Result<bool, Errno> {
         let lock = self.lock.as_ref();
         lock.map_or(Ok(true), |lock| lock.wait(waited, slice))
@@ -326,7 +326,7 @@ impl Party {
         scene.log(self.number, self.current(), from, what);
     }
 
-    /// The operation that waits is given up, and the innermost transaction with it, if the program has begun that.
+    /// Gives up the waiting operation, and with it the innermost transaction, if the program has begun that one.
     fn refuse(&mut self, scene: &Scene<'_>, errno: Errno) {
         self.lock = None;
         let Some(Item::Op(op)) = self.item.take() else {

@@ -18,14 +18,14 @@ const MARK: &[u8] = b"user.mark";
 /// Longest content that operations make, in bytes.
 const CONTENT_MAX: usize = 4096;
 
-/// What was opened before a history began, and stays open.
+/// An object that was opened before a history began, and stays open.
 struct Held {
     node: goanna_vfs::Node,
     /// Of files.
     fd: Option<OwnedFd>,
 }
 
-/// The directory of one history in a store, with what is open there.
+/// The directory of one history in a store, with the open objects in it.
 pub struct Site<'a> {
     /// The store.
     pub fs: &'a AminoFs,
@@ -35,7 +35,7 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Makes a directory `name` and in it what `layout` says.
+    /// Makes a directory `name`, and in it the files of `layout`.
     pub fn new(fs: &'a AminoFs, name: &str, layout: &Layout) -> Self {
         let caller = caller(0, None);
         fs.mkdir(&caller, &fs.root(), name.as_bytes(), DIR_PERM)
@@ -55,7 +55,7 @@ impl<'a> Site<'a> {
         site
     }
 
-    /// A directory that there is, with nothing open.
+    /// An existing directory, with no open object.
     pub fn open(fs: &'a AminoFs, name: &str) -> Self {
         let top = fs.lookup(&caller(0, None), &fs.root(), name.as_bytes());
         Self {
@@ -74,7 +74,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// Closes what is open.
+    /// Closes the open objects.
     pub fn close(self) {
         for Held { node, fd } in self.held {
             if fd.is_some() {
@@ -102,7 +102,7 @@ pub struct User<'a> {
     caller: Caller,
 }
 
-/// What a user has come to by walking, or has open.
+/// An object that a user has reached by a path walk, or has open.
 #[derive(Clone)]
 pub struct Reached {
     node: goanna_vfs::Node,

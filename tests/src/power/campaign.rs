@@ -1,4 +1,4 @@
-//! Records a workload, and checks what power cuts leave of it.
+//! Records a workload, and checks the states that power cuts leave.
 //!
 //! The guarantees (README, "Durability"): the store opens; its state is the one after some operation of the workload; that operation is
 //! not before the last one that was acknowledged as durable.
@@ -23,7 +23,7 @@ use crate::{Engine, binary, finish_within, is_long, program};
 /// Longest time that a command may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The same in a long campaign, which runs at a low priority beside other work: what takes longer is a hang.
+/// The same limit in a long campaign, which runs at a low priority beside other work: a command that takes longer hangs.
 const LONG_LIMIT: Duration = Duration::from_secs(1200);
 
 fn limit() -> Duration {
@@ -37,7 +37,7 @@ const RUNS: usize = 3;
 const BULK: usize = 48 << 20;
 const BULK_FILES: u8 = 3;
 
-/// What a workload runs on.
+/// The parameters of a workload.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     /// The file system below the store.
@@ -48,17 +48,17 @@ pub struct Setting {
     pub level: &'static str,
     /// Whether the first run writes so much that a checkpoint is due.
     pub is_bulky: bool,
-    /// Seed of the operations. What the disk receives depends on timing as well, so that a seed does not repeat a failure; the image that
-    /// a failure leaves does.
+    /// Seed of the operations. The writes to the disk depend on timing as well, so a seed does not repeat a failure; the image that a
+    /// failure leaves does.
     pub seed: u64,
 }
 
-/// What happened at a position of the recording.
+/// An operation, with its positions in the recording.
 #[derive(Debug)]
 struct Step {
-    /// Where the operation began; a cut before leaves nothing of it.
+    /// The position at which the operation began; a cut before leaves nothing of it.
     begun: usize,
-    /// Where it was acknowledged as durable; a cut behind leaves it.
+    /// The position at which it was acknowledged as durable; a cut behind preserves it.
     durable: Option<usize>,
     op: String,
     /// The state after it.
@@ -71,7 +71,7 @@ pub struct Workload {
     setting: Setting,
     disk: Arc<Mutex<Recording>>,
     steps: Vec<Step>,
-    /// Where the workload began: the file system was made before.
+    /// The position at which the workload began: the file system was made before.
     start: usize,
 }
 
@@ -123,7 +123,7 @@ fn amino(subcommand: &str, store: &Path) -> Command {
     command
 }
 
-/// The owner process of the store leaves, so that the volume can be unmounted.
+/// Ends the owner process of the store, so that the volume can be unmounted.
 fn stop_owner(store: &Path) {
     let mut command = Command::new(binary("amino"));
     command.args(["daemon", "stop", "--store"]).arg(store);
@@ -131,7 +131,7 @@ fn stop_owner(store: &Path) {
 }
 
 /// Whether the level promises that `op`, which has led to the state of `plan`, is on the disk when it returns. `before` is the state
-/// before the transaction that the operation ends: one that has changed nothing has nothing to bring to the disk.
+/// before the transaction that the operation ends: a transaction that has changed nothing need not reach the disk.
 fn is_durable(level: &str, op: &Op, plan: &Plan, before: &State) -> bool {
     let is_empty = matches!(op, Op::Commit) && plan.state() == before;
     match level {
@@ -283,7 +283,7 @@ impl Workload {
         }
     }
 
-    /// Cuts the power at the return of each operation that is then on the disk, and loses what was not flushed.
+    /// Cuts the power at the return of each operation that must then be on the disk, and loses all writes that were not flushed.
     ///
     /// # Panics
     ///
@@ -300,7 +300,7 @@ impl Workload {
         }
     }
 
-    /// Opens what a cut at `position` left; returns what the disk received meanwhile.
+    /// Opens the state that a cut at `position` left. Returns the recording of the recovery.
     fn check(
         &self,
         image: &Image,
@@ -336,7 +336,7 @@ impl Workload {
             .iter()
             .rposition(|step| step.durable.is_some_and(|at| at <= position));
         if acknowledged.is_none() {
-            // There need not be a store yet; then one can be made. What is there is sound.
+            // A store need not exist yet; then one can be made. An existing store is sound.
             let ended = finish_within(&mut amino("fsck", store), limit());
             if ended.status == 1 {
                 return Err(format!("fsck of a new store: {}", ended.text()));
@@ -366,7 +366,7 @@ impl Workload {
     }
 }
 
-/// Runs a command that must succeed; else the error is what it printed.
+/// Runs a command that must succeed; otherwise the error is its output.
 fn succeed(command: &mut Command) -> Result<(), String> {
     let ended = finish_within(command, limit());
     if ended.status == 0 {

@@ -1,4 +1,4 @@
-//! The content of a disk, the writes and flushes it received, and what a power cut leaves of them.
+//! The content of a disk, the writes and flushes that it received, and its content after a power cut.
 
 use std::fs::File;
 use std::io;
@@ -64,7 +64,7 @@ impl Image {
         Ok(())
     }
 
-    /// Writes `data` at `offset`; what exceeds the disk is dropped.
+    /// Writes `data` at `offset`; bytes beyond the end of the disk are dropped.
     pub fn write(&mut self, offset: usize, data: &[u8]) {
         let data = &data[..data.len().min(self.len().saturating_sub(offset))];
         for (at, part) in parts(offset, data.len()) {
@@ -87,7 +87,7 @@ fn parts(offset: usize, length: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// What a disk was asked to do.
+/// A request to a disk.
 #[derive(Debug, Clone)]
 enum Event {
     Write {
@@ -98,7 +98,7 @@ enum Event {
     Flush,
 }
 
-/// What a power cut does to the writes that no flush followed.
+/// The effect of a power cut on the writes that no flush followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// All of them are on the medium.
@@ -107,7 +107,7 @@ pub enum Loss {
     Everything,
     /// Each exists or not, in any order.
     Writes,
-    /// Each of their sectors is there or not.
+    /// Each of their sectors is on the medium or not.
     Sectors,
 }
 
@@ -147,7 +147,7 @@ impl Recording {
         self.events.len()
     }
 
-    /// The disk receives a write.
+    /// Records and performs a write.
     pub fn write(&mut self, offset: usize, data: &[u8]) {
         self.now.write(offset, data);
         self.events.push(Event::Write {
@@ -156,19 +156,20 @@ impl Recording {
         });
     }
 
-    /// The disk receives a flush.
+    /// Records a flush.
     pub fn flush(&mut self) {
         self.events.push(Event::Flush);
     }
 
-    /// The content after a power cut behind the first `position` events, with `loss` of what was not flushed.
+    /// The content after a power cut behind the first `position` events, with `loss` of the writes that were
+    /// not flushed.
     pub fn cut(&self, position: usize, loss: Loss, rng: &mut fastrand::Rng) -> Image {
         let events = &self.events[..position.min(self.events.len())];
         let flushed = events
             .iter()
             .rposition(|event| matches!(event, Event::Flush))
             .map_or(0, |last| last + 1);
-        // Most of what is pending is on the medium after some cuts, and little of it after others.
+        // After some cuts most of the pending writes are on the medium, after others only a few.
         let kept = [0.1, 0.5, 0.9][rng.usize(..3)];
         let mut image = self.base.clone();
         for (at, event) in events.iter().enumerate() {

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::fuse::{DiskFs, NAME};
 use super::image::{Image, Recording};
 
-/// Size of a disk in bytes: room for a workload with large files on an engine that keeps two copies.
+/// Size of a disk in bytes: large enough for a workload with large files on an engine that keeps two copies.
 const DISK: usize = 768 << 20;
 
 /// A file system of the host's kernel.
@@ -55,13 +55,13 @@ impl Kind {
     /// it, and the kernel then mounts it no more.
     fn repair(self, device: &str) {
         if self == Self::Ext4 {
-            // Its status says what it found, and mounting shows whether it helped.
+            // Its status describes only its findings; mounting shows whether the repair helped.
             let _ = Command::new("e2fsck").args(["-fy", device]).output();
         }
     }
 
-    /// Whether a power cut that tears a write may end the file system. btrfs has what fsync(2) brought to the disk since its last commit
-    /// in its first superblock only, eight sectors with one checksum; the other superblocks lead to an older state.
+    /// Whether a power cut that tears a write may end the file system. btrfs refers to the changes that fsync(2) brought to the disk
+    /// since its last commit in its first superblock only, eight sectors with one checksum; the other superblocks lead to an older state.
     pub fn may_be_torn(self) -> bool {
         self == Self::Btrfs
     }
@@ -76,7 +76,7 @@ impl Kind {
     }
 }
 
-/// What the machine lacks for volumes; `None` when there is all.
+/// The facility for volumes that the machine lacks; `None` if it has all.
 pub fn missing() -> Option<(Facility, &'static str)> {
     if !crate::is_root() {
         return Some((Facility::Root, "only root can mount a disk"));
@@ -124,7 +124,7 @@ impl Volume {
     ///
     /// # Errors
     ///
-    /// What mount(8) says when the kernel does not mount it.
+    /// The message of mount(8) if the kernel does not mount it.
     pub fn mount_image(kind: Kind, image: Image, dir: &Path) -> Result<Self, String> {
         let volume = Self::attach(image, dir);
         // As a system does when it starts.
@@ -187,7 +187,7 @@ impl Drop for Volume {
             }
         }
         let _ = output(Command::new("losetup").args(["--detach", &self.device]));
-        // The kernel detaches later where another process looks at the device, and the FUSE mount is busy until then.
+        // If another process has the device open, the kernel detaches it later, and the FUSE mount is busy until then.
         let name = self.device.trim_start_matches("/dev/");
         let attached = Path::new("/sys/block").join(name).join("loop");
         for _ in 0..200 {
