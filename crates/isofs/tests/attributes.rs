@@ -1,4 +1,4 @@
-//! Extended attribute records: what they say counts where there is no Rock Ridge, and what is wrong with one is no harm.
+//! Extended attribute records: they count in images without Rock Ridge, and an error in one of them is ignored.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -41,7 +41,7 @@ fn times(entry: &Entry) -> (i64, Option<i64>) {
     (entry.mtime.sec, entry.btime.map(|time| time.sec))
 }
 
-/// As it is without such a record.
+/// Checks that a file has the attributes of a file without such a record.
 fn assert_plain(iso: &Iso, path: &str) {
     let entry = find(iso, path);
     assert_eq!(owner(&entry), (0o555, 0, 0), "{path}");
@@ -136,7 +136,8 @@ fn what_is_wrong_with_one_is_no_harm() {
     assert_eq!(owner(&find(&iso, "a")), (0o1, 7, 9));
     assert_eq!(times(&find(&iso, "a")), (RECORDED, None));
 
-    // Beyond the image, or half of it is; content of no bytes has no place that could be wrong.
+    // The attribute record is beyond the image, or a half of it is; the position of empty content cannot be
+    // wrong.
     let mut image = one(&attributes(0xffff));
     let empty = |name, block| Rec {
         len: 0,
@@ -276,7 +277,7 @@ fn counting(image: &Image, bad: u64) -> (Iso, Arc<AtomicU64>) {
     (Iso::open(source, &Options::default()).unwrap(), reads)
 }
 
-/// Names cost nothing; each file that is looked up, one read.
+/// Listing names needs no reads; each file that is looked up needs one.
 #[test]
 fn read_when_looked_up() {
     let mut image = one(&attributes(0xffff));
@@ -310,7 +311,7 @@ fn read_when_looked_up() {
     assert_eq!(since(start), 1 + 20);
 }
 
-/// A sector that cannot be read does no harm if it has only attributes.
+/// An unreadable sector with only attributes is ignored.
 #[test]
 fn on_a_bad_sector() {
     let mut image = Image::new(30);

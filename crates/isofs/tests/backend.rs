@@ -134,7 +134,7 @@ fn attributes_names_and_links() {
     assert!(figures.flags & libc::ST_RDONLY != 0);
 }
 
-/// In steps of any size, each name once; a position that was handed out stays good.
+/// In steps of any size, each name once; a returned position stays valid.
 #[test]
 fn listings_in_steps() {
     let (_work, cd) = full();
@@ -179,7 +179,7 @@ fn open_files_hold_the_content_and_nothing_else() {
         let opened = cd.open(path).unwrap();
         let expected = fs::read(work.tree.join(path)).unwrap();
         assert!(all_of(&opened) == expected, "{path}");
-        // Not even a program that finds a way to a writable descriptor can change what others read.
+        // Not even a program with a writable descriptor can change the content that others read.
         let writable = memfile::reopen(opened.fd.as_fd(), libc::O_RDWR).unwrap();
         let writable = File::from(writable);
         assert!(writable.write_at(b"x", 0).is_err(), "{path}");
@@ -246,7 +246,7 @@ fn memory_is_given_back() {
     assert!(kept <= 136 << 20, "{kept} bytes of {}", FILES * SIZE);
     assert_eq!(blocks(handle(&held)), SIZE as u64);
     assert_eq!(all_of(&held), vec![1; SIZE]);
-    // What went is there again when it is asked for.
+    // Dropped content is loaded again on demand.
     assert_eq!(all_of(&cd.open("f1").unwrap()), vec![2; SIZE]);
 }
 

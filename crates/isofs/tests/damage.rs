@@ -16,13 +16,13 @@ use support::{
     starts,
 };
 
-/// What listing the root answers.
+/// The error of listing the root.
 fn root_error(image: &Image) -> String {
     let iso = image.open().unwrap();
     iso.list(iso.root()).unwrap_err().to_string()
 }
 
-/// What is wrong with the only name of the root, which is listed all the same. Nothing more of it can be had.
+/// The error of the only name of the root. The name is listed nevertheless, but every other use of it fails.
 fn name_error(image: &Image) -> String {
     let iso = image.open().unwrap();
     let entries = iso.list(iso.root()).unwrap();
@@ -280,7 +280,7 @@ fn directories_within_themselves() {
     assert_eq!((entries, errors.len()), (6, 3), "{errors:?}");
 }
 
-/// What the cache holds of a directory was read by another way to it; a loop must be seen on each way.
+/// A cached directory may have been read by another path; a loop must be detected on each path.
 #[test]
 fn a_loop_entered_in_two_places() {
     let mut image = Image::new(40);
@@ -412,7 +412,7 @@ fn what_is_refused_by_name() {
     assert!(error.ends_with("a file on another volume of the set cannot be read"));
 }
 
-/// Versions 1 and 2 of what a record can say of a compressed file, against headers and pointers.
+/// Both versions of the field for a compressed file, compared with headers and pointers.
 #[test]
 fn names_and_sessions_that_are_not_there() {
     let mut image = Image::new(30);
@@ -499,7 +499,7 @@ fn small_logical_blocks() {
             .map(|n| Rec::file(format!("F{n:03}.;1").as_bytes(), file, 5))
             .collect();
         image.plain(&records);
-        // The directory has more sectors than its record says by default.
+        // The directory has more sectors than the default in its record.
         let root = ROOT * per_sector;
         let mut own = Rec::dir(&[0], root);
         own.len = 3 * SECTOR as u32;
@@ -534,7 +534,7 @@ fn deeper_than_any_path() {
     );
 }
 
-/// Wherever an image ends, what is left is read or refused.
+/// Wherever an image is truncated, the rest is read or refused.
 #[test]
 fn truncated_anywhere() {
     let mut image = Image::new(30);
@@ -557,7 +557,8 @@ fn errors_become_what_programs_get() {
     assert_eq!(error.errno(), goanna_vfs::Errno::EISDIR);
 }
 
-/// Directories as large as they may be, full of what costs most: bounded, and in a time that a user would wait.
+/// Directories as large as they may be, with the most expensive records: memory is bounded, and the time is
+/// acceptable.
 #[test]
 fn large_directories_of_nothing_but_trouble() {
     const SECTORS: usize = 4000;

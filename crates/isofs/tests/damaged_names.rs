@@ -31,7 +31,7 @@ fn walk(iso: &Iso) -> (usize, usize) {
     (sound, damaged)
 }
 
-/// An image with three files and one directory entry that are sound, and what is wrong with each of six others.
+/// An image with three sound files and a sound directory entry, and six others, each with an error.
 fn sound_and_damaged() -> Image {
     let sound = |name: &[u8], shown: &[u8]| {
         Rec::file(name, FREE, 5).with(&[px(0o100_644, 1, None), nm(shown)])
@@ -42,9 +42,9 @@ fn sound_and_damaged() -> Image {
     let mut image = Image::new(40);
     image.rock(&[
         sound(b"A.;1", b"first"),
-        // The name comes before what is wrong.
+        // The name precedes the wrong field.
         Rec::file(b"B.;1", FREE, 5).with(&[nm(b"Late"), wrong.clone()]),
-        // It comes after: the plain one is shown, but does not hide another's.
+        // The name follows the wrong field: the plain name is shown, but does not hide another entry's.
         Rec::file(b"C.;1", FREE, 5).with(&[wrong.clone(), nm(b"lost")]),
         Rec::file(b"SAME.;1", FREE, 5).with(&[wrong.clone(), nm(b"lost, too")]),
         sound(b"SAME000.;1", b"same"),
@@ -86,7 +86,7 @@ fn sound_names_beside_a_damaged_one() {
     used_through_the_file_system(iso, &shown, &good);
 }
 
-/// Each of `shown` is found; those that are not in `good` cannot be asked about or used, and the listener is told why.
+/// Each of `shown` is found; entries that are not in `good` cannot be used, and the listener receives the reason.
 fn used_through_the_file_system(iso: Iso, shown: &[&str], good: &[&str]) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&told);
@@ -133,8 +133,8 @@ fn used_through_the_file_system(iso: Iso, shown: &[&str], good: &[&str]) {
     );
 }
 
-/// Each record has as long a chain of continuation areas as is followed: finding out once more what is wrong with each
-/// costs no more than listing them did.
+/// Each record has as long a chain of continuation areas as is followed: computing each error again costs no more than
+/// listing them did.
 #[test]
 fn many_damaged_names() {
     const SECTORS: usize = 1000;

@@ -1,4 +1,4 @@
-//! Images made by genisoimage and xorriso, compared with the trees they were made of and with what other readers say.
+//! Images made by genisoimage and xorriso, compared with the original trees and with the results of other readers.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -42,7 +42,7 @@ fn rock_ridge_of_genisoimage() {
         let moved = iso.resolve(b"rr_moved").unwrap();
         let shown = moved.map(|moved| names(&iso, &moved));
         let relocates = matches!(args, "-R" | "-R -J -joliet-long" | "-R -udf");
-        // What was moved there appears where it belongs, and only there.
+        // Relocated directories appear only at their original place.
         assert_eq!(shown, relocates.then(Vec::new), "{args}");
         let info = iso.info();
         assert_eq!(info.namespaces.rock_ridge.as_deref(), Some("RRIP_1991A"));

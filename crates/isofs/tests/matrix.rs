@@ -1,5 +1,5 @@
-//! The matrix: images of each kind, and for each what three other readers read in it. Where one of them differs from us
-//! the difference is declared here, and in docs/iso.md with its reason; one that is not there any more fails as well.
+//! The matrix: images of each kind, compared with the results of three other readers. Each known difference is declared
+//! here, and explained in docs/iso.md. A declared difference that no longer exists fails the test, too.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -33,13 +33,13 @@ const ALL: [Oracle; 4] = [
 /// A known difference: reader, kind, and paths (`*` means all).
 type Known = (Oracle, Field, &'static str);
 
-/// What differs in every image with Rock Ridge of the tree of [`Work::full`].
+/// The differences in every image with Rock Ridge of the tree of [`Work::full`].
 const TREE: &[Known] = &[(Oracle::Isoinfo, Field::Mode, "void")];
 
-/// And what does in those of genisoimage.
+/// The differences in such images of genisoimage.
 const GENISOIMAGE: &[Known] = &[(Oracle::Bsdtar, Field::Target, "dir/long")];
 
-/// Compares what we read in `image` with what each of `oracles` reads.
+/// Compares our result for `image` with that of each of `oracles`.
 fn compare_with(
     oracles: &[Oracle],
     what: &str,
@@ -342,8 +342,8 @@ fn many() {
     assert_eq!(compare("many", &image, &[]).len(), count);
 }
 
-/// A file beyond 4 GiB, nearly all of it holes. hadris-iso is not asked: it would read it into memory, whole. genisoimage
-/// cannot be: it records the size modulo 2^32.
+/// A file beyond 4 GiB, nearly all of it holes. hadris-iso is left out, because it would read the whole file into memory,
+/// and genisoimage, because it records the size modulo 2^32.
 #[test]
 fn five_gigabytes() {
     const SIZE: u64 = 5 << 30;
@@ -362,7 +362,7 @@ fn five_gigabytes() {
     let known: &[Known] = &[(Oracle::Isoinfo, Field::Size, "big")];
     let tree = compare_with(&oracles, "5 GiB", &image, Options::default(), &[known]);
     assert_eq!(tree[&b"big"[..]].size, Some(SIZE));
-    // Ours is what was put in, not only what all of them take it for.
+    // Our content equals the original file, not only the results of the other readers.
     let big = File::open(work.tree.join("big")).unwrap();
     let content = hash(|at, piece| big.read_at(piece, at).unwrap());
     assert_eq!(tree[&b"big"[..]].content, Some(content));
@@ -404,7 +404,7 @@ fn attribute_records() {
     let bytes = seed::decode(include_bytes!("../fuzz/seeds/attributes"));
     fs::write(&image, bytes).unwrap();
     let known: &[Known] = &[
-        // What it takes for the content is the record before it.
+        // It reads the record before the content as the content.
         (Oracle::Bsdtar, Field::Content, "*"),
         (Oracle::Bsdtar, Field::Time, "*"),
         (Oracle::Xorriso, Field::Time, "*"),

@@ -1,5 +1,5 @@
-//! The seeds of the fuzzer (`fuzz/`), as they are and changed as a fuzzer without a compiler's help would change them:
-//! what CI does, where only the stable compiler is.
+//! The seeds of the fuzzer (`fuzz/`), unchanged, and changed as by a fuzzer without a compiler's help: CI has only the
+//! stable compiler.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -41,7 +41,7 @@ fn seeds_are_images() {
     }
 }
 
-/// What an input means, at its edges.
+/// Decodes inputs at the limits of the format.
 #[test]
 fn inputs_of_all_kinds() {
     assert!(seed::decode(b"").is_empty());
@@ -61,7 +61,7 @@ fn changed_at_random() {
     let limit = Duration::from_secs(if long { 3600 } else { 20 });
     let seeds: Vec<Vec<u8>> = seeds().into_iter().map(|(_, seed)| seed).collect();
     let number = fastrand::u64(..);
-    // Shown when the test fails; the same number does the same again.
+    // Shown when the test fails; the same number repeats the test.
     println!("seed {number}");
     let mut random = fastrand::Rng::with_seed(number);
     let start = Instant::now();

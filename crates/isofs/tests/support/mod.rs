@@ -1,4 +1,4 @@
-//! Small images, byte by byte: what no writer makes.
+//! Small images that no writer makes, built byte by byte.
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::sync::Arc;
@@ -156,7 +156,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// With descriptors and nothing else. The root is one sector at block [`ROOT`] (of 2048 bytes).
+    /// An image with descriptors only. The root is one sector at block [`ROOT`] (of 2048 bytes).
     pub fn new(sectors: usize) -> Self {
         Self::of_blocks(sectors, SECTOR)
     }

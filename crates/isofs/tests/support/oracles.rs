@@ -23,7 +23,7 @@ const PIECE: usize = 64 << 10;
 
 static ZEROS: [u8; PIECE] = [0; PIECE];
 
-/// What is compared.
+/// The compared property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Field {
     /// We have the name, the other has not.
@@ -124,7 +124,7 @@ pub fn differences(ours: &Tree, others: &Tree) -> Differences {
     found
 }
 
-/// Of what `read` gives for an offset, up to where it gives nothing. Long zeros cost nothing but the reading.
+/// The hash of the bytes that `read` returns, until it returns none. Long zeros only cost the time of reading.
 pub fn hash(mut read: impl FnMut(u64, &mut [u8]) -> usize) -> u64 {
     let mut hasher = DefaultHasher::new();
     let mut piece = [0; PIECE];
@@ -148,7 +148,7 @@ pub fn hash(mut read: impl FnMut(u64, &mut [u8]) -> usize) -> u64 {
     }
 }
 
-/// What we read.
+/// The tree that our reader reads.
 pub fn ours(iso: &Iso) -> Tree {
     let mut tree = Tree::new();
     iso.walk(iso.root(), &mut |visit| {
@@ -182,8 +182,8 @@ pub fn ours(iso: &Iso) -> Tree {
 }
 
 impl Oracle {
-    /// What it reads in `image`, in the name space that we chose, in the session that begins at sector `start` where it
-    /// can be told; `scratch` is a directory that is not there yet.
+    /// The tree that this reader reads in `image`, in the name space that we chose. If the session can be selected, it
+    /// is the one that begins at sector `start`. `scratch` is a directory that does not exist yet.
     pub fn read(self, image: &Path, namespace: Namespace, start: u64, scratch: &Path) -> Tree {
         match self {
             Self::Bsdtar => bsdtar(image, namespace, scratch),
@@ -451,7 +451,7 @@ fn hadris_dir(
         let content = is_file.then(|| iso.read_file(&entry).unwrap());
         let item = Item {
             kind,
-            // Of a relocated directory only its own record knows.
+            // Only the record of a relocated directory itself has its mode.
             mode: mode.filter(|_| !is_dir).map(|mode| mode & 0o7777),
             owner: px.map(|px| (px.file_uid.read(), px.file_gid.read())),
             links: px.filter(|_| !is_dir).map(|px| px.file_links.read().into()),

@@ -1,4 +1,4 @@
-//! Images made by the programs that everybody uses, and trees to make them of.
+//! Makes images with the usual programs, and the trees for them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::Command;
 use goanna_isofs::{Entry, Iso, Options};
 use goanna_vfs::{FileKind, Stamp};
 
-/// Runs a program to its end; a missing one fails the test, and so does a status other than 0. Its output.
+/// Runs a program to its end; and returns its output. A missing program or a status other than 0 fails the test.
 pub fn run(program: &str, args: &[&OsStr]) -> Vec<u8> {
     // genisoimage, for one, never ends for a symbolic link of some lengths.
     let output = Command::new("timeout")
@@ -72,7 +72,7 @@ pub fn bytes(len: usize, seed: u64) -> Vec<u8> {
     words.collect()
 }
 
-/// A tree with something of everything.
+/// Makes a tree with files of all kinds.
 pub fn make_tree(top: &Path) {
     let write = |name: &str, content: &[u8]| {
         let path = top.join(name);
@@ -127,7 +127,7 @@ pub fn make_tree(top: &Path) {
     file.set_modified(old).unwrap();
 }
 
-/// What is compared of a file.
+/// The compared metadata of a file.
 pub struct Compared {
     /// Modes, owners, kinds other than file and directory.
     pub posix: bool,
@@ -157,7 +157,7 @@ pub fn same(iso: &Iso, entry: &std::sync::Arc<Entry>, host: &Path, compared: &Co
             assert_eq!(u64::from(entry.nlink), meta.nlink(), "links of {shown}");
         }
     }
-    // The root's times are those of the making.
+    // The root has the times of the image's creation.
     if entry.parent().is_some() && compared.posix {
         assert_eq!(entry.mtime.sec, meta.mtime(), "time of {shown}");
     }
@@ -233,7 +233,7 @@ impl Work {
     }
 }
 
-/// What only Rock Ridge can show.
+/// Adds names that only Rock Ridge can store.
 pub fn add_non_utf8(top: &Path) {
     let non_utf8 = top.join(OsStr::from_bytes(b"dir/latin-\xe4\xf6"));
     fs::write(non_utf8, b"latin\n").unwrap();
