@@ -214,7 +214,7 @@ impl<'a> Model<'a> {
         stored.truncate(got);
         let is_mapped = stored != self.data;
         if is_mapped {
-            // Only what was written through a mapping may be missing there.
+            // Only writes through a mapping may be missing there.
             self.mounted.fs.sync(None).unwrap();
             stored.resize(self.data.len(), 9);
             other

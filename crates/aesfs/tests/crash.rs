@@ -1,5 +1,5 @@
 //! The process is killed at every change of the encrypted directory that an operation makes, and half-way in every write. Afterwards each file has
-//! its old or its new content, or is refused with EIO and its plain path; the check finds what is left over; no other file is affected.
+//! its old or its new content, or is refused with EIO and its plain path; the check finds the remains; no other file is affected.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -26,7 +26,7 @@ const SIZE: usize = 10_000;
 const LONG: [u8; 200] = [b'l'; 200];
 const OTHER_LONG: [u8; 210] = [b'm'; 210];
 
-/// What a program finds at a path.
+/// The file that a program finds at a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Directory,
@@ -109,7 +109,7 @@ fn map(mounted: &Mounted) -> Result<()> {
     let file = mounted.open(b"f", libc::O_RDWR)?;
     let cache = mounted.fs.content().unwrap();
     cache.map_shared(&mounted.caller, &file.node)?;
-    // As a program's write through its mapping: no call tells of it.
+    // Like a program's write through its mapping, which the monitor does not see.
     memfile::pwrite(file.opened.fd.as_fd(), &[0xee; 6000], 1000)?;
     let synced = mounted.fs.sync(Some(&file.node));
     mounted.close(file);
@@ -259,8 +259,8 @@ fn tree(place: &Place) -> Tree {
     tree
 }
 
-/// Whether each block of `now` is that of `old` or of `new`. What lies behind the end of the old one is zeros, and behind that of the new one
-/// the old content, where the file was not cut off yet.
+/// Whether each block of `now` is that of `old` or of `new`. Bytes behind the end of the old one are zeros. Bytes behind the end of the new one
+/// are the old content, if the file was not truncated yet.
 fn is_between(old: &[u8], new: &[u8], now: &[u8]) -> bool {
     let (least, most) = (old.len().min(new.len()), old.len().max(new.len()));
     let mut over = [new, old.get(new.len()..).unwrap_or_default()].concat();
@@ -312,7 +312,7 @@ fn judge(old: &Tree, new: &Tree, now: &Tree, findings: &[Finding], at: &str) {
             described(entry)
         );
     }
-    // No file is lost that is there before and after.
+    // No file is lost that exists before and after the operation.
     let (before, after, found) = (files(old), files(new), files(now));
     for data in before.intersection(&after) {
         assert!(found.contains(data), "{at}: a file is lost");
@@ -339,7 +339,7 @@ fn has_remains(place: &Place) -> bool {
     })
 }
 
-/// Kills the process at every step of `operation`. How many steps it has.
+/// Kills the process at every step of `operation`. Returns the number of steps.
 fn killed_at_every_step(what: &str, operation: Operation, kind: (Cipher, NameKind)) -> u64 {
     let made = || {
         let place = Place::new(kind.0, kind.1);

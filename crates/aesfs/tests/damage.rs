@@ -48,7 +48,7 @@ fn only_a_fails(place: &Place, damage: Damage) {
     assert_eq!(findings.len(), 1, "{findings:?}");
     assert_eq!(findings[0].path, b"a");
     assert_eq!(findings[0].problem, Problem::Damaged(damage));
-    // The damage does not stay when the content goes.
+    // The damage ends when the content is removed.
     let file = mounted.open(b"a", libc::O_RDWR | libc::O_TRUNC).unwrap();
     mounted.write(&file, 0, b"new").unwrap();
     mounted.close(file);

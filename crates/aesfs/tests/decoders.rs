@@ -42,7 +42,7 @@ fn master() -> MasterKey {
     MasterKey::from_bytes(&mut [3; 32]).unwrap()
 }
 
-/// Bytes that look like something that the format has.
+/// Bytes similar to texts of the format.
 fn text() -> impl Strategy<Value = Vec<u8>> {
     let base64 = "[A-Za-z0-9_-]{0,400}={0,3}".prop_map(String::into_bytes);
     let blocks = (0..20_usize).prop_flat_map(|blocks| {
@@ -58,7 +58,7 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A valid config with parts of its text replaced, and its numbers made others.
+/// A valid config with parts of its text replaced, and other numbers.
 fn config() -> impl Strategy<Value = Vec<u8>> {
     let golden = include_str!("golden/gcm/gocryptfs.conf");
     let number = prop_oneof![
@@ -99,7 +99,7 @@ proptest! {
                 prop_assert!(!plain.is_empty() && plain.len() <= 255);
                 prop_assert!(plain != b"." && plain != b".." && !plain.contains(&b'/') && !plain.contains(&0));
             }
-            // What the host's directory cannot have as a name does not come from it.
+            // A host directory never has an entry with an invalid name.
             if !name.is_empty() && name.len() <= 255 && !name.contains(&b'/') && !name.contains(&0)
                 && let Some(entry) = names.encrypt(&name, &iv)
             {

@@ -107,7 +107,7 @@ fn directories_replace_empty_ones_only() {
     assert_eq!(fs::read_dir(place.dir.path()).unwrap().count(), 2);
 }
 
-/// What an interrupted operation leaves behind is not shown, does no harm, and is found by the check.
+/// The remains of an interrupted operation are not shown and affect no other file. The check finds them.
 #[test]
 fn left_overs_of_interrupted_operations() {
     let place = Place::usual();
@@ -326,7 +326,7 @@ fn a_reader_beside_a_user_that_may_only_write() {
     }
 }
 
-/// It goes under another name before it is removed, and /proc/PID/fd shows its path while a program has it open.
+/// A directory is renamed before it is removed; /proc/PID/fd shows its former path while a program has it open.
 #[test]
 fn a_removed_directory_keeps_its_name() {
     let place = Place::usual();

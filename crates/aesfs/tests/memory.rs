@@ -31,7 +31,7 @@ fn what_exceeds_the_bound_is_refused_until_other_files_are_closed() {
     let a = mounted.open(b"a", libc::O_RDONLY).unwrap();
     refused(&mounted, b"b");
     refused(&mounted, b"large");
-    // A second descriptor of one file takes nothing.
+    // A second descriptor of one file needs no memory.
     let again = mounted.open(b"a", libc::O_RDWR).unwrap();
     mounted.close(a);
     refused(&mounted, b"b");
@@ -42,7 +42,7 @@ fn what_exceeds_the_bound_is_refused_until_other_files_are_closed() {
     refused(&mounted, b"a");
     mounted.close(b);
     assert!(mounted.get(b"a").unwrap() == vec![b'a'; 600 << 10]);
-    // What cannot be opened can be read without a descriptor, and truncated.
+    // A file that cannot be opened can be read without a descriptor, and truncated.
     let node = mounted.lookup(b"large").unwrap();
     let mut end = [0; 10];
     let at = (2 << 20) - 5;
@@ -55,7 +55,7 @@ fn what_exceeds_the_bound_is_refused_until_other_files_are_closed() {
     assert_eq!(mounted.get(b"large").unwrap(), vec![b'l'; 500_001]);
 }
 
-/// A file that grows by writes meets the bound as a full file system. Holes take nothing.
+/// For a file that grows by writes the bound is like a full file system. Holes need no memory.
 #[test]
 fn writes_stop_at_the_bound_and_holes_do_not_count() {
     let place = bounded();
@@ -85,7 +85,7 @@ fn writes_stop_at_the_bound_and_holes_do_not_count() {
     assert_eq!(place.findings().len(), 0);
 }
 
-/// Opening and closing, failing and truncating in random order leaves nothing taken.
+/// After opens, closes, failures and truncations in random order, no memory stays reserved.
 #[test]
 fn nothing_stays_taken() {
     let place = bounded();

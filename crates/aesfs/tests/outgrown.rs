@@ -15,7 +15,7 @@ use goanna_vfs::{
 };
 use support::Place;
 
-/// A host directory whose files count as outgrown until they were moved.
+/// A host directory whose files count as outgrown until they are moved.
 struct Cached {
     lower: Arc<dyn FileSystem>,
     asked: AtomicU64,
@@ -124,7 +124,7 @@ fn a_large_encrypted_file_leaves_the_lower_file_systems_memory() {
             assert_eq!(mounted.write(&file, at, &piece), Ok(64 << 10));
         }
     };
-    // Asked every 256 KiB only; while a program has the encrypted file open, it stays.
+    // The check happens only every 256 KiB; while a program has the encrypted file open, it stays.
     write(8, 0);
     assert_eq!(cached.asked.load(Ordering::Relaxed), 2);
     cached.refuses.store(false, Ordering::Relaxed);

@@ -13,7 +13,7 @@ fn open_in_both<'a>(first: &'a Mounted, second: &'a Mounted, name: &[u8]) -> [Ha
     [file, second.open(name, libc::O_RDWR).unwrap()]
 }
 
-/// What is stored, as a third run sees it, which finds nothing wrong.
+/// The stored content, read by a third run, which checks the volume.
 fn stored(place: &Place, name: &[u8]) -> Vec<u8> {
     let content = place.mount().get(name);
     assert_eq!(place.findings(), []);
@@ -58,7 +58,7 @@ fn one_truncates_what_the_other_writes() {
     second.close(theirs);
 }
 
-/// The content of a mapping cannot be exchanged: it is stored whole.
+/// The content of a mapping cannot be replaced: it is stored as a whole.
 #[test]
 fn one_truncates_what_the_other_maps() {
     let place = Place::usual();

@@ -13,7 +13,8 @@ use goanna_aesfs::format::names::NameKind;
 use goanna_passfs::PassFs;
 use goanna_vfs::{Caller, FileSystem};
 
-/// How often the process's writable memory has each of the keys, which are given with all bits inverted. And whether each place is locked and not dumped.
+/// Counts the places of each key in the process's writable memory, and whether all of them are locked and not dumped. The keys are passed with all bits
+/// inverted.
 fn places(inverted: &[[u8; 32]]) -> Vec<(usize, bool)> {
     let memory = File::open("/proc/self/mem").unwrap();
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
@@ -81,7 +82,7 @@ fn keys_lie_in_locked_memory_and_are_wiped() {
         key.fill(0);
         std::hint::black_box(&mut key);
     }
-    // The keys that this test has derived, and what is left of them on the stack, are not the file system's.
+    // The keys that this test has derived, and their remains on the stack, do not belong to the file system.
     overwrite_stack();
     let dir = tempfile::tempdir().unwrap();
     let features = Features {
@@ -118,7 +119,7 @@ fn keys_lie_in_locked_memory_and_are_wiped() {
         unmounted.iter().all(|(count, _)| *count == 0),
         "{unmounted:?}"
     );
-    // The search finds what is there.
+    // The search finds an existing key.
     let key = Box::new(inverted[0].map(|byte| !byte));
     assert!(places(&inverted)[0].0 > 0, "{}", key.len());
 }

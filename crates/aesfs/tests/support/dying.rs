@@ -11,8 +11,8 @@ use goanna_vfs::{
     forward,
 };
 
-/// Counts the operations that change the lower directory, and fails the one at which the process dies and all after it. The errors
-/// that its caller gets change nothing either: whatever the caller does about them fails, too.
+/// Counts the operations that change the lower directory, and fails the one at which the process dies and all after it. The
+/// caller's reactions to the errors change nothing either: these operations fail, too.
 pub struct Dying {
     lower: Arc<dyn FileSystem>,
     /// Changes until the process dies.
@@ -21,7 +21,7 @@ pub struct Dying {
     torn: usize,
 }
 
-/// What happens to a change.
+/// The outcome of a change.
 enum Fate {
     Done,
     /// The process dies in it.
@@ -66,7 +66,7 @@ impl Dying {
         }
     }
 
-    /// The descriptor of a file whose changes come to this file system.
+    /// The descriptor of a file, with all its changes sent to this file system.
     fn watched(opened: Opened) -> Result<Opened> {
         let reader = memfile::reopen(opened.fd.as_fd(), libc::O_RDONLY)?;
         let handle = Arc::new(ObjectHandle::new(reader)?);

@@ -21,7 +21,7 @@ use goanna_sys::memfile;
 use goanna_vfs::{Caller, FileSystem, Node, OpenFile, Opened, Result, WritePosition};
 use tempfile::TempDir;
 
-/// Plain paths that were reported, and what was wrong.
+/// The plain paths that were reported, each with its damage.
 pub type Reports = Arc<Mutex<Vec<(Vec<u8>, Damage)>>>;
 
 pub struct Place {
@@ -167,7 +167,7 @@ impl Mounted {
             .write(&self.caller, open, WritePosition::At(at), data)
     }
 
-    /// What a program reads, natively.
+    /// Reads a file natively, as a program does.
     pub fn read(&self, file: &Handle) -> Vec<u8> {
         let size = self.size(&file.node);
         let mut data = vec![0; size as usize + 100];
@@ -180,7 +180,7 @@ impl Mounted {
         self.fs.getattr(&self.caller, node).unwrap().size
     }
 
-    /// Closes a file, and tells the file system as the monitor does.
+    /// Closes a file, and notifies the file system as the monitor does.
     pub fn close(&self, file: Handle) {
         let Handle { node, opened, .. } = file;
         drop(opened);
