@@ -57,7 +57,7 @@ fn caller() -> Caller {
     }
 }
 
-/// Its files are larger than what a store keeps with their metadata, and begin with their names.
+/// Makes files that are larger than the content that a store keeps with the metadata, and that begin with their names.
 fn tree(dir: &Path) -> Tree {
     let source = dir.join("source");
     fs::create_dir(&source).unwrap();
@@ -151,7 +151,8 @@ impl FileSystem for Overtaking {
     }
 }
 
-/// Imports `other`, and then `f`, which it overtakes; what the second import has skipped, and what `f` has in the end.
+/// Imports `other`, and then `f`, which `other` overtakes. Returns the names that the second import has skipped, and the
+/// final content of `f`.
 fn import_overtaken(is_full: bool) -> (Vec<String>, Vec<u8>) {
     let dir = tempfile::tempdir().unwrap();
     let import = |tree: &Tree, name: &str, set_attribute: bool| {
@@ -195,7 +196,7 @@ fn import_of_a_file_that_is_replaced_leaves_the_new_one() {
     assert!(content == b"other".repeat(1000));
 }
 
-/// It removed what had the name of the file that it could not copy.
+/// The import removed the file that had the name of the file that it could not copy.
 #[test]
 fn import_that_fails_leaves_the_file_of_another_process() {
     let (skipped, content) = import_overtaken(true);
@@ -203,7 +204,7 @@ fn import_that_fails_leaves_the_file_of_another_process() {
     assert!(content == b"other".repeat(1000));
 }
 
-/// Answers once as the owner of a store does for a file of a mount that is replaced before it is read.
+/// Fails once, like the owner of a store for a file of a mount that is replaced before it is read.
 struct Late(AtomicUsize);
 
 impl ContentWriter for Late {
@@ -222,7 +223,7 @@ impl ContentWriter for Late {
     }
 }
 
-/// It left the file out.
+/// The import left the file out.
 #[test]
 fn import_copies_the_file_that_replaced_another_one() {
     let dir = tempfile::tempdir().unwrap();
