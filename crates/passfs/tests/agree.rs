@@ -2,7 +2,7 @@
 //! a file system in memory that checks no permissions (so `ops` does) and on a pass-through directory (so the kernel
 //! does). Every errno must be the same, and every attribute afterwards.
 //!
-//! Needs root, since it acts as three users; as anybody else it has nothing to compare and says so.
+//! Needs root, because it acts as three users; for other users the test is recorded as skipped.
 #![allow(clippy::unwrap_used, reason = "a test says so by failing")]
 
 #[path = "../../vfs/tests/support/memfs.rs"]

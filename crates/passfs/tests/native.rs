@@ -197,7 +197,7 @@ fn the_host_checks_the_caller() {
         dir.fs.setattr(&nobody, &file, &chmod),
         Err(Errno::EPERM.into())
     );
-    // And afterwards we are ourselves again.
+    // Afterwards the thread has its own credentials again.
     assert!(dir.fs.open(&me(), &file, libc::O_RDWR).is_ok());
     assert_eq!(dir.fs.setattr(&me(), &file, &chmod), Ok(()));
     assert_eq!(
@@ -517,7 +517,7 @@ fn a_large_directory_is_listed_once_whatever_the_steps() {
         if names.len() == before {
             break;
         }
-        // What is removed on the way moves nothing that is still to come.
+        // Removing listed entries does not move later ones.
         if step == 4 {
             fs::remove_file(dir.temp.path().join(OsStr::from_bytes(&last))).unwrap();
         }

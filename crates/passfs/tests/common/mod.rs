@@ -1,4 +1,4 @@
-//! Callers, and a directory that is mounted and looked at natively.
+//! Callers, and a directory that is mounted and read natively.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ pub fn me() -> Caller {
     }
 }
 
-/// An ordinary user, where we may act as one.
+/// An ordinary user, if this process may act as one.
 pub fn nobody() -> Option<Caller> {
     if !cred::may_change_user() {
         skip(Facility::Root, "only root can act as another user");
@@ -50,7 +50,7 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// A directory everybody may write.
+    /// A directory that every user may write.
     pub fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         fs::set_permissions(temp.path(), PermissionsExt::from_mode(0o777)).unwrap();
