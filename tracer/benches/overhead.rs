@@ -1,6 +1,6 @@
-//! What tracing costs a program: native, under `goanna-trace`, `strace` and `perf trace`, in turns. Prints the tables of `docs/overhead.md`.
+//! Measures the cost of tracing a program: native, under `goanna-trace`, `strace` and `perf trace`, in turns. Prints the tables of `docs/overhead.md`.
 //!
-//! The programs are one that does what Postmark does, and a build: `GOANNA_BUILD=DIR` names a configured source of OpenSSH, of which the bench
+//! The programs are a reimplementation of Postmark, and a build: `GOANNA_BUILD=DIR` names a configured source of OpenSSH, of which the bench
 //! makes `ssh`. `GOANNA_ROUNDS=N` sets how often each program runs in each way, `GOANNA_WAYS=TEXT` leaves out the ways without that text in their name.
 //! Besides the time on the clock, each table has the time on the CPU, which other programs disturb less: that of the program, of the tracer, and
 //! of all their children.
@@ -185,7 +185,7 @@ fn table(
     }
 }
 
-/// Compiles the program that does what Postmark does.
+/// Compiles the reimplementation of Postmark.
 fn postmark(place: &Path) -> Option<PathBuf> {
     let program = place.join("postmark");
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/postmark.c");

@@ -126,7 +126,7 @@ impl Event {
 pub struct Call {
     /// The thread.
     pub subject: Subject,
-    /// What it called.
+    /// The call and its arguments.
     pub call: DecodedCall,
     /// When it was seen to begin, in nanoseconds of `CLOCK_MONOTONIC`.
     pub entered_ns: u64,

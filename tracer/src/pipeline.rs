@@ -49,7 +49,7 @@ pub struct PipelineOptions {
     pub writer: WriterOptions,
     /// Output filters, in the order in which blocks pass them.
     pub filters: Vec<OutputFilter>,
-    /// What to do when the driver fails.
+    /// The reaction to a failure of the driver.
     pub on_failure: OnFailure,
     /// Called for errors after which the trace continues.
     pub report: Box<dyn Fn(&Error) + Send>,

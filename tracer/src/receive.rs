@@ -234,7 +234,7 @@ impl Receiver {
         };
         let len = Stored::decode(&head)?.stored_len;
         let counted = if len > SMALL_BLOCK { len } else { 0 };
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let _taken = self.unchecked.acquire_many(counted).await.ok();
         let block = read_block(stream, head, serial, checker, from).await?;
         Ok((serial, Some(block)))

@@ -14,7 +14,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// By `filter`.
+    /// Selects by `filter`.
     pub fn new(filter: impl Into<Arc<Filter>>) -> Self {
         let filter = filter.into();
         Self {

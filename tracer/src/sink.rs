@@ -8,7 +8,7 @@ use crate::{Error, Event};
 /// must keep it. A call may block: a source waits for a full queue, and no event is dropped silently.
 pub trait Sink: Send + Sync {
     /// Receives an event. An error means that the trace cannot continue and that the user chose to stop the program in this case;
-    /// otherwise a sink counts what it cannot store and continues.
+    /// otherwise a sink counts the events that it cannot store, and continues.
     fn take(&self, event: &Event) -> Result<(), Error>;
 
     /// Writes all buffered events.

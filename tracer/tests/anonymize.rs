@@ -185,7 +185,7 @@ impl Place {
         deanonymize(&mut self.reader(from), &self.path(to), keys, complain).map(|_| ())
     }
 
-    /// Schema, context but for what names the file, and records.
+    /// The schema, the context without the pairs that name the file, and the records.
     fn content(&self, name: &str) -> (Schema, Pairs, Vec<String>) {
         let (mut schema, mut context, mut lines) = (Schema::default(), Pairs::new(), Vec::new());
         let mut reader = self.reader(name);
@@ -353,7 +353,7 @@ fn a_key_opens_its_field_and_no_other_one() {
         list(&shown.1),
         "path,text,argv,comm,gid,socket,hash,context"
     );
-    // The other keys still fit what is left.
+    // The other keys still fit the remaining fields.
     place.show("b", "c", &place.keys).unwrap();
     assert_eq!(place.content("c").0, {
         place.hide(

@@ -1,4 +1,4 @@
-//! `goanna-trace` as users start it: what it prints, and its exit statuses.
+//! `goanna-trace` as users start it: its output, and its exit statuses.
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 

@@ -10,7 +10,7 @@ pub struct Definitions {
     schema: Schema,
     /// The index of each cell, by its name.
     cells: HashMap<String, u32>,
-    /// Of each cell, the arguments that use it. There are few.
+    /// The arguments that use each cell. There are few.
     users: Vec<Vec<u32>>,
 }
 

@@ -26,7 +26,7 @@ pub(super) mod id {
     pub const CALLS: u32 = 256;
 }
 
-/// Where the value of a field comes from.
+/// The source of a field's value.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Source {
     Time,

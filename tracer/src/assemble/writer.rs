@@ -72,7 +72,7 @@ pub struct Writer {
     begun: bool,
 }
 
-/// A schema block has the messages of which the stream has records. After it has grown this often, it has all of them: a reader keeps a
+/// A schema block has only the messages that the stream's records use. After it has grown this often, it has all messages: a reader keeps a
 /// limited number of schemas.
 const MAX_GROWTHS: u32 = 8;
 /// The schema is repeated after this many bytes of records.
@@ -220,7 +220,7 @@ impl Writer {
         self.records + u64::from(self.encoder.records())
     }
 
-    /// What the stages of output report.
+    /// The reports of the stages of output.
     pub fn progress(&self) -> &Progress {
         &self.stream.progress
     }

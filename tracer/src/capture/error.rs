@@ -14,7 +14,7 @@ pub enum CaptureError {
     /// The command cannot be executed.
     #[error("{}: {}", .command.display(), .why)]
     CannotExecute {
-        /// As it was given.
+        /// The command as the user named it.
         command: OsString,
         /// Why.
         why: String,

@@ -36,7 +36,7 @@ impl Ending {
     }
 }
 
-/// Captures what programs do.
+/// Captures the system calls of programs.
 ///
 /// A source reports each call once, when it has ended: with the result; without one where the thread died in it, or the
 /// capture ended first. For each thread the order of the reports is the order in which its calls ended. It reports events that it cannot see

@@ -87,7 +87,7 @@ impl Wanted {
         self.details
     }
 
-    /// The calls of which one may be wanted.
+    /// The calls that may be wanted.
     pub fn calls(&self) -> &CallSet {
         &self.calls
     }

@@ -17,7 +17,7 @@ pub struct Authenticate {
 }
 
 impl Authenticate {
-    /// With the key of the user.
+    /// Authenticates with the key of the user.
     pub fn new(key: Key) -> Self {
         Self { key, derived: None }
     }

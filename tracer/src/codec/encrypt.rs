@@ -17,7 +17,7 @@ pub struct Encrypt {
 }
 
 impl Encrypt {
-    /// With the key of the user.
+    /// Encrypts with the key of the user.
     pub fn new(key: Key) -> Self {
         Self { key, cipher: None }
     }

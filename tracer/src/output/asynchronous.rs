@@ -29,7 +29,7 @@ enum Request {
 }
 
 impl Asynchronous {
-    /// With a queue of this many blocks, at least one.
+    /// Starts the thread, with a queue of this many blocks, at least one.
     pub fn new(queue: usize, next: Box<dyn Output>) -> Self {
         Self {
             queue: queue.max(1),

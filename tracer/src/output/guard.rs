@@ -84,7 +84,7 @@ impl Output for Guard {
         }
     }
 
-    /// The end of a trace that cannot be written is an error under each policy: nobody would find it in the trace.
+    /// The end of a trace that cannot be written is an error under each policy, because the trace itself could not show it.
     fn release(&mut self) -> Result<(), Error> {
         self.next.release()
     }

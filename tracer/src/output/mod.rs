@@ -46,11 +46,11 @@ pub struct Block {
 pub struct Stream {
     /// Random number of the stream.
     pub serial: [u8; 16],
-    /// What the stages report to the pipeline.
+    /// The reports of the stages to the pipeline.
     pub progress: Arc<Progress>,
 }
 
-/// What the stages report to the pipeline, possibly from another thread.
+/// The reports of the stages to the pipeline, possibly from another thread.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Bytes written to the current file.

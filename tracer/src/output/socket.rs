@@ -224,7 +224,7 @@ impl SocketOutput {
         }
     }
 
-    /// Sends what can be sent, and takes the answers that are there.
+    /// Sends as many bytes as possible, and receives the available answers.
     fn pump(&mut self) -> io::Result<()> {
         if self.link.is_none() {
             if self.last_attempt.is_some_and(|last| last.elapsed() < RETRY) {

@@ -9,11 +9,11 @@ use goanna_sys::plural::counted;
 pub struct Finding {
     /// Where in the file, in bytes.
     pub offset: u64,
-    /// What is wrong there.
+    /// The kind of problem.
     pub what: Problem,
 }
 
-/// What is wrong at a place.
+/// A kind of problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
     /// Bytes that are no part of a trace.

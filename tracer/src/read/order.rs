@@ -20,7 +20,7 @@ pub(super) struct Order {
 const MAX_MISSING: usize = 4096;
 
 impl Order {
-    /// Enters a block, and returns whether its content is new. `start` is where a context block says that its file begins.
+    /// Enters a block, and returns whether its content is new. `start` is the beginning of the file, as a context block records it.
     pub(super) fn arrive(
         &mut self,
         header: &BlockHeader,

@@ -51,7 +51,8 @@ impl Glob {
         Ok(Self(elements.into()))
     }
 
-    /// The pattern for paths: one without a slash is for the last component, one that does not begin with a slash holds at any depth.
+    /// The pattern for paths: a pattern without a slash is for the last component, a pattern that does not begin with a slash matches at
+    /// any depth.
     pub fn for_paths(pattern: &[u8]) -> Result<Self, (usize, &'static str)> {
         let Self(elements) = Self::new(pattern)?;
         let is_absolute = matches!(
@@ -127,7 +128,7 @@ impl Glob {
     }
 }
 
-/// Whether what follows these elements begins a component of a path. Elsewhere `**/` is a `**` and a slash.
+/// Whether the element after these begins a component of a path. Elsewhere `**/` is a `**` and a slash.
 fn is_component_start(elements: &[Element]) -> bool {
     matches!(
         elements.last(),

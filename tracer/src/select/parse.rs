@@ -57,7 +57,7 @@ impl Parsed {
 /// An error in the text of a filter. Its display shows the text and a line of carets below the place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterError {
-    /// What is wrong.
+    /// A description of the error.
     pub message: String,
     /// The column where it is, in characters from 1.
     pub column: usize,

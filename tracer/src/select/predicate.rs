@@ -10,7 +10,7 @@ use super::operation::{CallSet, OperationSet};
 pub enum Predicate {
     /// The call's number.
     Call(CallSet),
-    /// What the call does.
+    /// The operation of the call.
     Operation(OperationSet),
     /// A number is in one of these ranges, which are sorted, disjoint, and hold both ends.
     Number(Number, Box<[(i64, i64)]>),

@@ -1,7 +1,8 @@
 //! The Common Trace Format, version 1.8, which babeltrace2 and Trace Compass read: a directory with a stream for each thread, and a file
 //! `metadata` that describes the events.
 //!
-//! An event has the fields that its record has, so a call of which different fields are known has several event classes of one name.
+//! An event has the fields that its record has. So if records of a call have different fields, the call has several event classes of one
+//! name.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -100,7 +101,7 @@ impl Ctf {
         })
     }
 
-    /// Fills the payload; the description of the event's class.
+    /// Fills the payload, and returns the description of the event's class.
     fn event(&mut self, record: &Record<'_>) -> String {
         self.payload.clear();
         let mut class = format!(
@@ -304,7 +305,7 @@ fn integer(argument: &Argument) -> (&'static str, usize) {
     }
 }
 
-/// The name of a field. Readers take the first underscore off; it keeps names apart from the words of the language.
+/// The name of a field. Readers remove the first underscore; it distinguishes names from keywords.
 fn identifier(name: &str, suffix: &str) -> String {
     let letters = name.chars().chain(suffix.chars());
     let letters = letters.map(|it| if it.is_ascii_alphanumeric() { it } else { '_' });

@@ -23,7 +23,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// What each record of a call or an event has.
+/// The fields that each record of a call or an event has.
 #[derive(Default)]
 pub(super) struct Fields<'a> {
     pub time: Option<u64>,

@@ -26,7 +26,7 @@ impl<W: Write> JsonLines<W> {
     }
 }
 
-/// The object of a record. `offset_ns` makes real times of those of the trace.
+/// The object of a record. `offset_ns` converts times of the trace to real times.
 pub(super) fn object_of(record: &Record<'_>, offset_ns: Option<i64>) -> Map<String, Json> {
     let schema = record.schema();
     let mut object = Map::new();

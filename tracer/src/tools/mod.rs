@@ -34,9 +34,9 @@ pub use top::{Counts, Top};
 use crate::Error;
 use crate::read::{Finding, Item, Problem, Reader, number};
 
-/// Takes what a trace holds, in its order.
+/// Receives the content of a trace, in its order.
 pub trait Consumer {
-    /// A schema; repetitions come, too.
+    /// A schema. Repeated schemas are passed, too.
     fn schema(&mut self, _schema: &Arc<Schema>) -> Result<(), Error> {
         Ok(())
     }
@@ -58,7 +58,8 @@ pub trait Consumer {
     }
 }
 
-/// Hands everything that `reader` finds to `consumer`, and returns how many records that were. `report` gets what is lost or altered.
+/// Passes the content that `reader` reads to `consumer`, and returns the number of records. `report` receives a finding for each lost
+/// or altered place.
 pub fn consume<R: Read>(
     reader: &mut Reader<R>,
     consumer: &mut dyn Consumer,

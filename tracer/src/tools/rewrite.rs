@@ -155,7 +155,7 @@ impl<C: Change> Consumer for Rewrite<'_, C> {
     }
 }
 
-/// What the writer must know of a record: its thread, and when it began.
+/// The thread and the time of a record, which the writer needs.
 fn thread_and_time(schema: &Schema, id: u32, values: &[Changed]) -> (u64, u64) {
     let (mut thread, mut time) = (0, 0);
     let arguments = schema.message(id).into_iter().flat_map(|it| &it.arguments);

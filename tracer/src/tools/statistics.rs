@@ -1,4 +1,4 @@
-//! Figures of a trace: what `goanna-trace stat` prints.
+//! The figures of a trace that `goanna-trace stat` prints.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -75,7 +75,7 @@ impl Statistics {
             .saturating_sub(self.first_ns.unwrap_or(self.last_ns))
     }
 
-    /// All figures, for programs.
+    /// All figures as JSON.
     pub fn json(&self, bytes: Option<u64>) -> Json {
         let messages = self.messages.iter().map(|(name, message)| {
             json!({

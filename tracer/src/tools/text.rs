@@ -1,4 +1,4 @@
-//! Lines as strace(1) writes them with `-f -ttt -T -y`, so that programs which read those read these.
+//! Writes lines in the format of strace(1) with `-f -ttt -T -y`, for programs that read its output.
 
 use std::fmt::Write as _;
 use std::io::Write;

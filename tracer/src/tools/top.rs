@@ -1,4 +1,4 @@
-//! A summary of the busiest calls, files and processes: what `goanna-trace top` shows.
+//! The summary that `goanna-trace top` shows: the busiest calls, files and processes.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -16,7 +16,7 @@ pub struct Top<D> {
     draw: D,
 }
 
-/// Counters of what a trace holds so far.
+/// Counters of the records of a trace so far.
 #[derive(Debug, Default)]
 pub struct Counts {
     records: u64,
@@ -31,12 +31,12 @@ struct Count {
     nanoseconds: u64,
 }
 
-/// Maximum number of names of a sort; what comes later is counted together.
+/// Maximum number of names of each kind; further ones are counted together.
 const MAX_NAMES: usize = 1 << 16;
 const OTHERS: &[u8] = b"(others)";
 
 impl<D: FnMut(&Counts)> Top<D> {
-    /// Begins with nothing.
+    /// Begins with empty counters.
     pub fn new(draw: D) -> Self {
         let counts = Counts::default();
         Self { counts, draw }
@@ -84,7 +84,7 @@ fn add(counts: &mut HashMap<Box<[u8]>, Count>, name: &[u8], nanoseconds: u64) {
 }
 
 impl Counts {
-    /// The summary as text, with this many lines of a sort.
+    /// The summary as text, with this many lines of each kind.
     pub fn text(&self, lines: usize) -> String {
         let mut text = format!("{}\n", counted(self.records, "record"));
         let sorts = [

@@ -12,7 +12,7 @@ use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
 use goanna_tracer::{Error, Event, Selection, Sink};
 
-/// Keeps what it gets.
+/// Keeps the events that it receives.
 #[derive(Default)]
 pub struct Kept(pub Mutex<Vec<Event>>);
 
@@ -27,7 +27,7 @@ impl Sink for Kept {
     }
 }
 
-/// Keeps what a filter selects.
+/// Keeps the events that a filter selects.
 struct Selected(Mutex<Selection>, Kept);
 
 impl Sink for Selected {
@@ -43,7 +43,7 @@ impl Sink for Selected {
     }
 }
 
-/// Captures from a source what a filter selects.
+/// Captures from a source the events that a filter selects.
 pub fn capture(
     mut source: Ptrace,
     filter: &str,

@@ -75,7 +75,8 @@ impl Follower<'_> {
         };
         let process = procfs::status(pid).map_err(refused)?.tgid;
         loop {
-            // A thread that a seized thread has created meanwhile is traced already. One that another thread has created is in the next list.
+            // A thread that a seized thread has created meanwhile is traced already. A thread that another thread has created is in the next
+            // list.
             let threads = procfs::threads(process).map_err(refused)?;
             let new: Vec<i32> = threads
                 .into_iter()
@@ -102,7 +103,7 @@ impl Follower<'_> {
         }
     }
 
-    /// Waits until all seized threads have stopped, reports what their processes have open and mapped, and handles the stops.
+    /// Waits until all seized threads have stopped, reports the descriptors and mappings of their processes, and handles the stops.
     fn first_stops(&mut self) -> Result<(), CaptureError> {
         let mut stops = HashMap::new();
         let mut others = Vec::new();

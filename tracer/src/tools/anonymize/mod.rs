@@ -1,7 +1,7 @@
 //! Hides names, users and other fields of a trace, each with a key of its own, so that the trace can be published; and restores them
 //! with the keys.
 //!
-//! `fields.rs` says which arguments belong to which field, `keys.rs` reads and makes key files, `cipher.rs` hides single values. After
+//! `fields.rs` maps arguments to fields, `keys.rs` reads and makes key files, `cipher.rs` hides single values. After
 //! section 2.7 of the paper on Tracefs; `docs/decisions/0071-anonymised-with-aes-siv.md` lists the differences.
 
 mod cipher;
@@ -33,7 +33,7 @@ pub struct Anonymize {
     pub fields: Fields,
     /// Whether `main.c` keeps its `.c`.
     pub keep_extensions: bool,
-    /// What happens to the content of files.
+    /// The treatment of the content of files.
     pub data: DataRule,
 }
 
@@ -75,7 +75,7 @@ pub struct Anonymized {
 
 /// Name of the pair in the context that lists the hidden fields.
 const ANONYMIZED: &str = "anonymized";
-/// Name of the pair in the context that says that content was left out.
+/// Name of the pair in the context that marks a trace without content.
 const REMOVED: &str = "anonymized.data";
 /// Names in the context that reveal nothing about users and files. All others are hidden.
 const KEPT: [&str; 14] = [
@@ -203,7 +203,7 @@ fn field_of_pair(name: &str) -> Option<Field> {
     }
 }
 
-/// The fields that the context says are hidden.
+/// The hidden fields, as the context lists them.
 fn hidden_fields(context: &Pairs) -> Fields {
     let list = context.iter().find(|(name, _)| name == ANONYMIZED);
     let list = list.map(|(_, value)| String::from_utf8_lossy(value));

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::tracer::Tracer;
 use crate::common::{Failure, message_of_lines};
 
-/// Parser of the options of one tracer.
+/// One tracer by itself.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
 struct Alone {
