@@ -106,7 +106,7 @@ pub enum Error {
     /// The kernel refused a resource.
     #[error("{what}: {why}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
         /// Why it failed.
         why: Errno,

@@ -174,7 +174,8 @@ fn an_operation_that_is_missing_in_one_trace_is_named() {
     assert!(text.contains("< mkdir b 0x1e8 = 0"), "{text}");
 }
 
-/// A replay at a speed takes as long as the trace did at that speed, at least, and says how exactly it issued its calls.
+/// A replay at a speed takes as long as the trace did at that speed, at least, and reports how exactly it issued its
+/// calls.
 #[test]
 fn a_replay_on_time_reports_its_accuracy_and_draws_it() {
     let script = "set -e; echo 1 > a; sleep 0.4; echo 2 > b";

@@ -1,4 +1,4 @@
-//! Traces that are made of fio's logs replay what fio did.
+//! Traces that are made of fio's logs replay fio's calls.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -15,7 +15,7 @@ pub struct Options {
     pub speed: Speed,
     /// Which reads are made.
     pub reads: Reads,
-    /// What is checked.
+    /// The checks.
     pub verify: Verify,
     /// Where the replay stops.
     pub until: Option<Until>,
@@ -75,7 +75,7 @@ impl FromStr for Reads {
     }
 }
 
-/// What is checked.
+/// The checks of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verify {
     /// Nothing.

@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A buffer of which `length` bytes were asked for.
+    /// The buffer of a call that requested `length` bytes.
     pub fn payload(&self, name: &str, length: u64) -> Payload {
         let hashes = self.text(name, "hash").unwrap_or_default();
         let (hashes, _) = hashes.as_chunks();

@@ -78,7 +78,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A source that replays what is below `directory`; `None` for the working directory of the traced command.
+    /// A source of the operations below `directory`; `None` for the working directory of the traced command.
     pub fn new(path: &Path, directory: Option<&Path>) -> Self {
         use std::os::unix::ffi::OsStrExt;
         let given = directory.map(|it| absolute(b"/", it.as_os_str().as_bytes()));

@@ -59,7 +59,7 @@ fn a_trace_that_opens_a_fifo_does_not_hang() {
     ];
     let report = scene.run(index(&[""]), &[commands]).unwrap();
     let got: Vec<String> = report.first().map(|it| it.got).collect();
-    // Nobody reads at the first open, and nothing was written at the read.
+    // At the first open the FIFO has no reader, and at the read it is empty.
     assert!(got.contains(&"ENXIO".to_owned()), "{got:?}");
     assert!(got.contains(&"EAGAIN".to_owned()), "{got:?}");
 }
