@@ -1,4 +1,4 @@
-//! What a command does.
+//! The operations of commands.
 
 macro_rules! calls {
     ($($variant:ident $byte:literal $name:literal $doc:literal)*) => {

@@ -19,7 +19,7 @@ use crate::wire::{Reader, put_varint};
 /// One operation of a lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// What it does.
+    /// Its operation.
     pub call: Call,
     /// Its number in the whole replay. It grows within a lane, and commands wait for smaller ones only.
     pub order: u64,

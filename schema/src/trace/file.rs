@@ -83,7 +83,7 @@ pub fn claimed_version(raw: &[u8]) -> Option<(u16, u16)> {
 /// One block in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Indexed {
-    /// What the block holds.
+    /// The kind of its content.
     pub kind: Kind,
     /// Where its header starts in the file.
     pub offset: u64,

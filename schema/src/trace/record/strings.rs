@@ -43,7 +43,7 @@ impl Strings {
         self.spans.get(index).copied()
     }
 
-    /// Appends the first `shared` bytes of `of`, then `rest`. The caller has asked for room.
+    /// Appends the first `shared` bytes of `of`, then `rest`. The caller has checked [`Self::has_room`].
     pub(super) fn push(&mut self, of: Span, shared: usize, rest: &[u8]) -> Span {
         let start = self.bytes.len();
         let from = of.start as usize;
@@ -53,7 +53,8 @@ impl Strings {
         self.end(start)
     }
 
-    /// Appends the first `shared` bytes of `of`, then the whole of `last`. The caller has asked for room.
+    /// Appends the first `shared` bytes of `of`, then the whole of `last`. The caller has checked
+    /// [`Self::has_room`].
     pub(super) fn join(&mut self, of: Span, shared: usize, last: Span) -> Span {
         let start = self.bytes.len();
         for (from, len) in [(of, shared.min(of.len())), (last, last.len())] {
