@@ -155,7 +155,8 @@ pub fn write_content(
     }
 }
 
-/// Removes a file that could not be copied as a whole, since a reader could take it for the whole one; not what has its name by now.
+/// Removes a file that could not be copied completely, because a reader could take it for the complete file. If another file has its
+/// name by now, that file stays.
 fn remove_part(tree: &Tree, dir: &Place, name: &[u8], part: &Place) {
     let _ = tree.retry_while_locked(|| {
         let found = ops::lookup(&tree.caller, dir, name)?;
@@ -250,7 +251,7 @@ fn copy_data(
             }
             let piece = buffer.get(..count).unwrap_or_default();
             let mut done = Copied::default();
-            // The file system does not say where a file of a mount has holes.
+            // The file system does not report where a file of a mount has holes.
             if matches!(from, ContentSource::Mounted(_)) && piece.iter().all(|&byte| byte == 0) {
                 done.holes = count as u64;
             } else {

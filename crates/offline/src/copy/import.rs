@@ -39,7 +39,7 @@ struct Level {
     path: Vec<u8>,
 }
 
-/// Counts what is below a directory, for a progress bar. What cannot be read is not counted.
+/// Counts the names below a directory, for a progress bar. The content of unreadable directories is not counted.
 pub fn total(top: &Path) -> Total {
     let mut total = Total::default();
     let Ok(fd) = host::open_top(top) else {

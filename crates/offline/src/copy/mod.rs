@@ -1,6 +1,7 @@
 //! Copies directories between the host and a tree: [`Import`] and [`Export`].
 //!
-//! A copy continues when a single name fails; its [`Summary`] says which did. What happens meanwhile goes to an [`CopyObserver`].
+//! A copy continues when a single name fails; its [`Summary`] lists the names that failed. An [`Observer`] receives the
+//! events meanwhile.
 
 mod content;
 mod error;

@@ -1,4 +1,4 @@
-//! What a copy has done, and the observer that receives its events.
+//! The result of a copy, and the observer that receives its events.
 
 use super::content::Copied;
 
@@ -26,7 +26,7 @@ impl Counts {
     }
 }
 
-/// What there is to copy, for a progress bar.
+/// The amount to copy, for a progress bar.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Total {
     /// Names.
