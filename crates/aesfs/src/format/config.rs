@@ -131,7 +131,7 @@ impl Config {
         self.encrypted_key.len()
     }
 
-    /// What the features say.
+    /// The features, parsed.
     pub fn features(&self) -> Result<Features, Error> {
         let has = |name: &str| self.feature_flags.iter().any(|flag| flag == name);
         if let Some(unknown) = self
