@@ -44,7 +44,7 @@ pub enum Error {
     Volume {
         /// The directory.
         dir: PathBuf,
-        /// What is wrong.
+        /// The error.
         why: AesError,
     },
     /// A dump could not be written or loaded.
