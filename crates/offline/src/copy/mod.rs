@@ -1,6 +1,6 @@
 //! Copies directories between the host and a tree: [`Import`] and [`Export`].
 //!
-//! A copy continues when a single name fails; its [`Summary`] lists the names that failed. An [`Observer`] receives the
+//! A copy continues when a single name fails; its [`Summary`] lists the names that failed. A [`CopyObserver`] receives the
 //! events meanwhile.
 
 mod content;
