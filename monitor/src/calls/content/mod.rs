@@ -5,7 +5,7 @@ pub mod copy;
 pub mod lease;
 pub mod map;
 pub mod outgrow;
-pub mod output;
+mod output;
 pub mod read;
 pub mod size;
 pub mod sync;

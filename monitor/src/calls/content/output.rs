@@ -69,8 +69,12 @@ impl Output {
         Ok(written)
     }
 
-    /// Grants the tracee its next writes, after `done` bytes were written at `position`.
+    /// Grants the tracee its next writes, after `done` bytes were written at `position`. Not while programs watch files of the run: such writes cause
+    /// no events.
     pub fn grant_next(&self, call: &Call<'_>, position: WritePosition, done: u64) {
+        if self.flags & libc::O_DSYNC != 0 || call.monitor.watches.in_use() {
+            return;
+        }
         let appends = self.flags & libc::O_APPEND != 0;
         let end = || match position {
             WritePosition::At(offset) if !appends => offset.checked_add(done),
@@ -79,7 +83,7 @@ impl Output {
             }
             WritePosition::Cursor => u64::try_from(lseek(&self.ofd, 0, Whence::SeekCur).ok()?).ok(),
         };
-        if grant(call, &self.place, self.flags, end) {
+        if call.monitor.in_process.grant_writes(call, &self.place, end) {
             // The file may grow by as much until its size is checked again.
             self.volume.fetch_add(GRANTED_GROWTH, Ordering::Relaxed);
         }
@@ -118,14 +122,6 @@ impl Output {
             Ok(limit.saturating_sub(start))
         })
     }
-}
-
-/// Grants the tracee writes to the file at `place`, around the offset that `at` determines, through a description with `flags`. Returns whether there is a grant.
-/// There is none while programs watch files of the run, because such writes cause no events.
-pub fn grant(call: &Call<'_>, place: &Place, flags: i32, at: impl FnOnce() -> Option<u64>) -> bool {
-    flags & libc::O_DSYNC == 0
-        && !call.monitor.watches.in_use()
-        && call.monitor.in_process.grant_writes(call, place, at)
 }
 
 /// The number of bytes that a call may write under the tracee's RLIMIT_FSIZE, which `available` computes from the limit; `u64::MAX` without a limit.

@@ -14,7 +14,6 @@ use goanna_vfs::{Caller, Errno, FileKind, FsError, Native, Opened, Place, Result
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
-use super::content::output;
 use super::lease;
 use crate::call::{Answer, Call, Resolved, Work};
 use crate::process::deliveries::Delivery;
@@ -383,9 +382,6 @@ impl Request {
         if let Native::Reads { handle } = opened.native {
             call.monitor.shadows.register_file(place, handle)?;
             report::opened(call, place, &opened.fd, self.flags);
-            if writes && self.flags & (libc::O_CREAT | libc::O_TRUNC) != 0 {
-                output::grant(call, place, self.flags, || Some(0));
-            }
         }
         // The close of the last writer of a host file ends ETXTBSY, and inotify(7) reports closes. After a wait for a lease, the open
         // holds no descriptor that a later check would count.
