@@ -10,10 +10,8 @@
 //!
 //! So the owner of an inode calls [`AttributeMap::invalidate`] before somebody can see a change of its attributes or, of a directory, of its
 //! entries; every path through it is invalid from then on. A reader compares ids before and after it has read, and never waits.
-#![allow(unsafe_code, reason = "mmap(2), and atomic access to what it maps")]
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
@@ -21,6 +19,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::words::SharedWords;
 use crate::memfile;
 
 /// Size of the memory, bytes.
@@ -61,16 +60,11 @@ const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
 #[derive(Debug)]
 pub struct AttributeMap {
     file: OwnedFd,
-    start: NonNull<AtomicU64>,
+    words: SharedWords,
     next_id: AtomicU64,
     /// Held while an entry is written.
     writer: std::sync::Mutex<()>,
 }
-
-// SAFETY: the memory belongs to the value alone and to no thread; all access to it is atomic.
-unsafe impl Send for AttributeMap {}
-// SAFETY: as above.
-unsafe impl Sync for AttributeMap {}
 
 /// The attributes of an inode as programs get them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,23 +103,9 @@ impl AttributeMap {
         };
         memfile::pwrite(made.as_fd(), super::map_code(), 0)?;
         memfile::set_len(made.as_fd(), LEN as u64)?;
-        // SAFETY: a new shared mapping at an address that the kernel chooses.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                LEN,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                made.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
+        let words = SharedWords::map(made.as_fd(), LEN)?;
         let mut map = Self {
-            start,
+            words,
             next_id: AtomicU64::new(1),
             writer: std::sync::Mutex::default(),
             file: made,
@@ -147,9 +127,7 @@ impl AttributeMap {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at.is_multiple_of(8) && at < LEN);
-        // SAFETY: the mapping is LEN bytes long and aligned to a page, and lives as long as `self`. Each offset is of a word of the tables.
-        unsafe { self.start.add(at % LEN / 8).as_ref() }
+        self.words.at(at)
     }
 
     /// While the map is closed no answer is taken from it. It can be written all the same.
@@ -320,13 +298,6 @@ impl AttributeMap {
     }
 }
 
-impl Drop for AttributeMap {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new`, and nothing refers to it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), LEN) };
-    }
-}
-
 fn spread(key: u64) -> usize {
     (key.wrapping_mul(SPREAD) >> 20) as usize % ENTRIES
 }
@@ -346,6 +317,8 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::sync::{Arc, Mutex};
     use std::thread;
+
+    use std::os::fd::AsRawFd;
 
     use super::*;
 

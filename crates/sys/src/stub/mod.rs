@@ -8,6 +8,7 @@
 use std::arch::global_asm;
 
 pub mod map;
+mod words;
 pub mod writes;
 
 global_asm!(

@@ -6,11 +6,9 @@
 //! of written offsets. The inode number selects the slot.
 //!
 //! The process can store anything in its area, so the monitor only takes from it that content may have changed.
-#![allow(unsafe_code, reason = "mmap(2), and atomic access to what it maps")]
 
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -18,6 +16,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::words::SharedWords;
 use crate::memfile;
 
 /// Size of an area, bytes.
@@ -40,15 +39,10 @@ const SLOT_HIGH: usize = 32;
 #[derive(Debug)]
 pub struct WriteArea {
     file: OwnedFd,
-    start: NonNull<AtomicU64>,
+    words: SharedWords,
     /// The process has ended in the middle of a write.
     ended_busy: AtomicBool,
 }
-
-// SAFETY: the memory belongs to the value and to no thread; all access to it is atomic.
-unsafe impl Send for WriteArea {}
-// SAFETY: as above.
-unsafe impl Sync for WriteArea {}
 
 /// The part of a file that a process has written under a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,24 +64,10 @@ impl WriteArea {
         // If the program could truncate the file, the monitor's next access would be SIGBUS.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        // SAFETY: a new shared mapping at an address that the kernel chooses.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                LEN,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
-        let start = NonNull::new(start.cast()).ok_or(Errno::ENOMEM)?;
+        let words = SharedWords::map(file.as_fd(), LEN)?;
         Ok(Self {
             file,
-            start,
+            words,
             ended_busy: AtomicBool::new(false),
         })
     }
@@ -98,9 +78,7 @@ impl WriteArea {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at.is_multiple_of(8) && at < LEN);
-        // SAFETY: the mapping is LEN bytes long and aligned to a page, and lives as long as `self`. The file is sealed against shrinking.
-        unsafe { self.start.add(at % LEN / 8).as_ref() }
+        self.words.at(at)
     }
 
     /// The offset of the slot of a grant for the object with this inode number.
@@ -164,13 +142,6 @@ impl WriteArea {
             high if high <= low => Written::Nothing,
             high => Written::Within(low..high),
         }
-    }
-}
-
-impl Drop for WriteArea {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new`, and nothing refers to it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), LEN) };
     }
 }
 
