@@ -347,8 +347,8 @@ mod tests {
     #[test]
     fn a_grant_has_a_bound() {
         assert_eq!(window(0, 0), 0..GROWTH_MIN);
-        assert_eq!(window(5000, 5000), 0..2 * PAGE + GROWTH_MIN);
-        assert_eq!(window(100_000, 100_000), 0..2 * 25 * PAGE);
+        assert_eq!(window(5000, 5000), 0..PAGE + GROWTH_MIN);
+        assert_eq!(window(100_000, 100_000), 0..2 * 7 * PAGE);
         assert_eq!(window(WINDOW - 1, WINDOW - 1), 0..WINDOW);
         assert_eq!(window(WINDOW, WINDOW), WINDOW..WINDOW + GRANTED_GROWTH);
         assert_eq!(window(WINDOW + 1, 1 << 40), WINDOW..2 * WINDOW);
