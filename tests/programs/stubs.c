@@ -135,11 +135,24 @@ static void bad_pointers(void)
 	signal(SIGSEGV, SIG_DFL);
 }
 
-static int swapped, to_top, to_host;
+static int swapped, to_top, to_host, period;
 static sigjmp_buf back;
 static volatile sig_atomic_t jumps, wrong;
 
-/* Makes path calls, and lets the main program's descriptor be another file's. */
+enum { TICKS = 300 };
+
+/* One signal, after `period` microseconds. */
+static void arm(void)
+{
+	struct itimerval timer = { { 0, 0 }, { 0, period } };
+
+	MUST(setitimer(ITIMER_REAL, &timer, NULL));
+}
+
+/*
+ * Makes path calls, and lets the main program's descriptor be another file's. The timer is armed again only here, and for TICKS
+ * signals: one with an interval that is shorter than the handler would let the main program make no call, natively too.
+ */
 static void tick(int signal)
 {
 	int saved = errno;
@@ -149,16 +162,18 @@ static void tick(int signal)
 		wrong++;
 	if (swapped)
 		dup2(ticks % 2 ? to_top : to_host, swapped);
+	if (ticks < TICKS)
+		arm();
 	errno = saved;
 	if (jumps)
 		siglongjmp(back, 1);
 }
 
-static void every(int microseconds)
+static void start(int microseconds)
 {
-	struct itimerval timer = { { 0, microseconds }, { 0, microseconds } };
-
-	MUST(setitimer(ITIMER_REAL, &timer, NULL));
+	ticks = 0;
+	period = microseconds;
+	arm();
 }
 
 static void timers(void)
@@ -169,8 +184,8 @@ static void timers(void)
 	int fd;
 
 	MUST(sigaction(SIGALRM, &action, NULL));
-	every(100);
-	while (ticks < 300) {
+	start(100);
+	while (ticks < TICKS) {
 		rounds++;
 		other += size_of(in_host) != 9;
 		other += size_of(in_top) != 5;
@@ -179,7 +194,6 @@ static void timers(void)
 		other += fd < 0;
 		close(fd);
 	}
-	every(0);
 	note("%d timer: %ld and %d wrong", __LINE__, other, wrong);
 
 	/* The descriptor changes between calls, never within one. */
@@ -190,13 +204,11 @@ static void timers(void)
 	to_host = MUST(open(host, O_CREAT | O_WRONLY | O_APPEND, 0600));
 	swapped = MUST(dup(to_host));
 	rounds = other = 0;
-	ticks = 0;
-	every(100);
-	while (ticks < 300) {
+	start(100);
+	while (ticks < TICKS) {
 		rounds++;
 		other += write(swapped, "x", 1) != 1;
 	}
-	every(0);
 	swapped = 0;
 	note("%d swapped: %s, %ld wrong", __LINE__, size_of(top) + size_of(host) == rounds ? "all written" : "lost", other);
 
@@ -205,14 +217,13 @@ static void timers(void)
 	jumps = 1;
 	sigsetjmp(back, 1);
 	if (ticks == 0)
-		every(150);
-	while (ticks < 300) {
+		start(150);
+	while (ticks < TICKS) {
 		other += size_of(in_host) != 9;
 		other += size_of("f") != 1;
 		other += access("/etc/none", F_OK) == 0;
 	}
 	jumps = 0;
-	every(0);
 	note("%d jumped: %ld and %d wrong", __LINE__, other, wrong);
 	signal(SIGALRM, SIG_DFL);
 }
