@@ -146,7 +146,7 @@ fn others_fill_the_disk(engine: EngineKind) {
             common::copy_dir(&disk.store(), copy.path());
             drop(store);
             fs::remove_dir_all(disk.store()).unwrap();
-            disk.make_room();
+            disk.free_space();
             common::copy_dir(copy.path(), &disk.store());
             disk.fill();
         } else {
@@ -157,7 +157,7 @@ fn others_fill_the_disk(engine: EngineKind) {
             assert_eq!(add_pages(&store, &mut model, 2000), 0);
             store.close().unwrap();
         }
-        disk.make_room();
+        disk.free_space();
         let store = reopen(&disk.store(), engine, &model);
         assert!(add_pages(&store, &mut model, 3000) > 50);
         store.close().unwrap();
@@ -187,7 +187,7 @@ fn a_store_goes_on_when_its_disk_has_space_again() {
             // The committer meets the full disk, some times.
             std::thread::sleep(Duration::from_millis(400));
             assert!(all(&store) == model, "{engine:?} {round}");
-            disk.make_room();
+            disk.free_space();
             // What is refused is tried again half a second later.
             let begun = Instant::now();
             while submit(&store, page(&mut rng, 0)).is_err() {

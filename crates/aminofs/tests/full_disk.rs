@@ -81,7 +81,7 @@ fn pages_of_a_removed_file_are_not_forgotten(engine: EngineKind) {
         disk.fill();
         std::thread::sleep(Duration::from_millis(100));
     }
-    disk.make_room();
+    disk.free_space();
     let begun = Instant::now();
     while orphans(&fs) > 0 {
         assert!(
@@ -127,7 +127,7 @@ fn unlink_and_truncate_work(engine: EngineKind) {
         .close(&fs);
     user.rename("new", "replaced").unwrap();
     user.unlink("removed").unwrap();
-    disk.make_room();
+    disk.free_space();
     close_and_check(fs, &disk.store());
     let fs = open_with(&disk.store(), &options(engine));
     let mut names = common::names(&fs, "");

@@ -166,7 +166,7 @@ impl Area {
     }
 
     /// Whether all of the code of the site `index` would be in the padding.
-    fn has_room(&self, index: usize) -> bool {
+    fn has_space(&self, index: usize) -> bool {
         self.site_start(index + 1) <= self.base + self.library.padding.end
     }
 
@@ -189,7 +189,7 @@ impl Area {
             *calls = calls.saturating_add(1);
             *calls
         });
-        if calls == CALLS_AT_SITE && self.has_room(self.patched.len()) {
+        if calls == CALLS_AT_SITE && self.has_space(self.patched.len()) {
             Use::Due(site)
         } else {
             Use::Other

@@ -65,7 +65,7 @@ impl Participants {
     }
 
     /// Reports the end of a transaction that is still in the registry to the observer.
-    pub(super) fn tell_ended(&self, id: TxnId, is_committed: bool) {
+    pub(super) fn notify_ended(&self, id: TxnId, is_committed: bool) {
         let Some(observer) = self.observer.get() else {
             return;
         };

@@ -48,7 +48,7 @@ impl Participants {
 
     /// Aborts a transaction, if it is open.
     pub fn abort_one(&self, id: TxnId) {
-        self.abort_with(id, AfterAbort::GoOn);
+        self.abort_with(id, AfterAbort::Continue);
     }
 
     pub(super) fn abort_with(&self, id: TxnId, after: AfterAbort) {
@@ -61,7 +61,7 @@ impl Participants {
         };
         self.note_refused();
         self.during(|| transactions.abort(id));
-        self.tell_ended(id, false);
+        self.notify_ended(id, false);
         restore(self.registry.lock().end(id, after));
         self.note_ended_inside(&held);
         self.commit_deferred(around);
@@ -145,13 +145,13 @@ impl Participants {
         let commit = self.during(|| transactions.commit(id));
         let outcome = commit.unwrap_or(Err(Errno::EIO));
         if outcome != Err(Errno::EBUSY) {
-            self.tell_ended(id, outcome.is_ok());
+            self.notify_ended(id, outcome.is_ok());
         }
         match outcome {
             Err(Errno::EBUSY) => {}
             // ENOENT: another thread has ended it.
-            Ok(_) | Err(Errno::ENOENT) => drop(self.registry.lock().end(id, AfterAbort::GoOn)),
-            Err(_) => restore(self.registry.lock().end(id, AfterAbort::GoOn)),
+            Ok(_) | Err(Errno::ENOENT) => drop(self.registry.lock().end(id, AfterAbort::Continue)),
+            Err(_) => restore(self.registry.lock().end(id, AfterAbort::Continue)),
         }
         // By now its participants have left it, because the disk takes long.
         if outcome? {

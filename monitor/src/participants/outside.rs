@@ -32,7 +32,7 @@ pub enum Outside {
 }
 
 /// Maximum number of paths that the user is notified of.
-const TOLD_MAX: usize = 20;
+const REPORTED_MAX: usize = 20;
 
 /// The policy of one run.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct Policy {
     /// The whole run is one transaction.
     always: bool,
     report: Reporter,
-    told: Mutex<Vec<Vec<u8>>>,
+    reported: Mutex<Vec<Vec<u8>>>,
     /// Threads whose call the kernel restarts, after we have stopped the thread to see the call's result. The restarted call is
     /// not stopped.
     restarted: Mutex<HashSet<i32>>,
@@ -54,7 +54,7 @@ impl Policy {
             outside,
             always,
             report,
-            told: Mutex::default(),
+            reported: Mutex::default(),
             restarted: Mutex::default(),
         }
     }
@@ -63,8 +63,8 @@ impl Policy {
     fn looks(&self) -> bool {
         match self.outside {
             Outside::Deny => true,
-            Outside::Warn => self.told.lock().len() <= TOLD_MAX,
-            Outside::Allow => self.always && self.told.lock().is_empty(),
+            Outside::Warn => self.reported.lock().len() <= REPORTED_MAX,
+            Outside::Allow => self.always && self.reported.lock().is_empty(),
         }
     }
 
@@ -97,7 +97,7 @@ impl Policy {
         if self.outside == Outside::Deny {
             return Err(Errno::EROFS.into());
         }
-        let is_known = self.told.lock().contains(&path);
+        let is_known = self.reported.lock().contains(&path);
         Ok((!is_known).then_some(path))
     }
 
@@ -131,17 +131,17 @@ impl Policy {
 
     /// The change of `path` has succeeded.
     fn changed(&self, path: Vec<u8>) {
-        let mut told = self.told.lock();
+        let mut reported = self.reported.lock();
         let most = match self.outside {
-            Outside::Warn => TOLD_MAX,
+            Outside::Warn => REPORTED_MAX,
             Outside::Allow | Outside::Deny => 0,
         };
-        if told.len() > most || told.contains(&path) {
+        if reported.len() > most || reported.contains(&path) {
             return;
         }
         let shown = path.escape_ascii();
         let line = match self.outside {
-            Outside::Warn if told.len() == TOLD_MAX => {
+            Outside::Warn if reported.len() == REPORTED_MAX => {
                 "the transaction does not cover further changes outside of the store".to_owned()
             }
             Outside::Warn => {
@@ -153,7 +153,7 @@ impl Policy {
             ),
         };
         self.report.line(&line);
-        told.push(path);
+        reported.push(path);
     }
 }
 

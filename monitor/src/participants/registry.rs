@@ -53,7 +53,7 @@ pub(super) struct Held {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAbort {
     /// They continue in the enclosing transaction, or without one.
-    GoOn,
+    Continue,
     /// Their operations on the store fail, so that no part of their work takes effect outside of the transaction.
     Fail,
 }
@@ -120,7 +120,7 @@ impl Registry {
         // Offsets are restored in reverse order.
         ended.sort_by_key(|at| Reverse(self.depth(Some(*at))));
         for member in self.threads.values_mut() {
-            if after == AfterAbort::GoOn
+            if after == AfterAbort::Continue
                 && member
                     .current
                     .is_some_and(|current| ended.contains(&current))

@@ -59,7 +59,7 @@ struct State {
     command: i32,
     /// How the command ended, and when.
     ended: Option<(Status, Instant)>,
-    told: bool,
+    reported: bool,
     /// Signals from outside that were delivered after the command's end, a bit each, by process.
     struck: HashMap<i32, u64>,
     /// Processes that a process of the run has killed by SIGKILL, or has set up the kernel to kill.
@@ -158,7 +158,7 @@ impl Ending {
         };
         let is_process = |tid: &i32| procfs::status(*tid).is_ok_and(|status| status.tgid == *tid);
         let mut rest: Vec<i32> = alive.all().into_iter().filter(is_process).collect();
-        if rest.is_empty() || std::mem::replace(&mut self.state.lock().told, true) {
+        if rest.is_empty() || std::mem::replace(&mut self.state.lock().reported, true) {
             return;
         }
         rest.sort_unstable();

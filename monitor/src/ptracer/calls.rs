@@ -26,7 +26,7 @@ use crate::ptracer::inject::Fetch;
 use crate::ptracer::mailbox::{Late, Message, Park};
 use crate::ptracer::program::{Exec, Plan};
 use crate::ptracer::rewrite::{Registers, Rewrite};
-use crate::table::filter::{CLOSER, MEMBER, compile_participant};
+use crate::table::filter::{CLOSER, PARTICIPANT, compile_participant};
 use crate::table::{Handler, entry};
 use crate::{Monitor, defect};
 
@@ -104,7 +104,7 @@ impl Supervisor {
     ) -> Result<Next> {
         let tid = stopped.tid();
         let request = Request::of(call)?;
-        if member_filter(stopped)? > 0 {
+        if participant_filter(stopped)? > 0 {
             self.filtered.insert(tid);
         }
         let tried = self.rewriter.was_filtered(tid);
@@ -154,7 +154,7 @@ impl Supervisor {
         let tried = self.rewriter.was_filtered(tid);
         if let Some(rule) = self.monitor.profiled.rule(&path) {
             let closes = rule.end == End::LastClose;
-            let has = member_filter(stopped)?;
+            let has = participant_filter(stopped)?;
             if has == 0 || closes && has != CLOSER {
                 if !tried {
                     return Ok(Next::Instead(Rewrite::Filter(compile_participant(closes))));
@@ -201,11 +201,11 @@ impl Supervisor {
             let again = Work::after(lock, || Ok(Answer::Again));
             next = self.without_notification(&stopped, regs, Ok(Answer::Block(again)));
         }
-        let goes_on = matches!(
+        let proceeds = matches!(
             next,
             Ok(Next::Run | Next::Skipped | Next::Instead(Rewrite::Addressed(_)))
         );
-        if is_repeated && !goes_on {
+        if is_repeated && !proceeds {
             self.waits.forget(tid);
         }
         self.go_on(stopped, regs, next)
@@ -488,10 +488,10 @@ fn on_own_thread(
     }))
 }
 
-/// The filter of participants that a tracee has, from the event message of its stop: [`MEMBER`], [`CLOSER`], or 0.
-fn member_filter(stopped: &Stopped) -> Result<u32, Errno> {
+/// The filter of participants that a tracee has, from the event message of its stop: [`PARTICIPANT`], [`CLOSER`], or 0.
+fn participant_filter(stopped: &Stopped) -> Result<u32, Errno> {
     let message = stopped.event_message()?.cast_unsigned();
-    Ok(if matches!(message, MEMBER | CLOSER) {
+    Ok(if matches!(message, PARTICIPANT | CLOSER) {
         message
     } else {
         0

@@ -171,7 +171,7 @@ impl Supervisor {
     }
 
     /// The interrupted call of `tid` continues.
-    pub(super) fn interrupted_call_goes_on(&mut self, tid: i32) {
+    pub(super) fn interrupted_call_continues(&mut self, tid: i32) {
         if let Some(open) = self.observed.open.get_mut(&tid) {
             open.interrupted = None;
         }

@@ -69,7 +69,7 @@ impl Supervisor {
                 return stopped.cont(delivered);
             }
             Some(Instead::Restart(result, deadline)) => {
-                self.interrupted_call_goes_on(tid);
+                self.interrupted_call_continues(tid);
                 regs.rax = result.cast_unsigned();
                 stopped.set_regs(&regs)?;
                 if let Some(deadline) = deadline {

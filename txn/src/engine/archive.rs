@@ -84,7 +84,7 @@ fn check(path: &Path) -> Result<(), Error> {
         file => file.map_err(Error::io("open", path))?,
     };
     let failed = Error::io("read", path);
-    match has_room_for_entries(&file) {
+    match has_space_for_entries(&file) {
         Ok(true) => Ok(()),
         Ok(false) => Err(damaged(path, "its table of contents does not fit into it")),
         Err(error) => Err(failed(error)),
@@ -93,7 +93,7 @@ fn check(path: &Path) -> Result<(), Error> {
 
 /// Whether the file is large enough for the entries that its table of contents claims. A file without a trailer passes: fjall refuses it if a version names the
 /// table, and no version names a table that a full disk or a crash has left incomplete.
-fn has_room_for_entries(file: &File) -> io::Result<bool> {
+fn has_space_for_entries(file: &File) -> io::Result<bool> {
     let Some(end) = file.metadata()?.len().checked_sub(TRAILER) else {
         return Ok(true);
     };

@@ -47,7 +47,7 @@ const UNSETTLED_MAX: u64 = 512 << 10;
 /// With this many tables in level 0, no more are made just to shorten the next start. (At 30 fjall stops writes.)
 const L0_RUNS: usize = 12;
 /// With less free space than this, besides that for the applied changes, a checkpoint relies on journals.
-const FLUSH_ROOM: u64 = 8 << 20;
+const FLUSH_SPACE: u64 = 8 << 20;
 const FLUSH_POLL: Duration = Duration::from_micros(300);
 
 struct Opened {
@@ -473,7 +473,7 @@ impl Engine for FjallEngine {
             let little = self.journal_bytes() <= UNSETTLED_MAX
                 || opened.entries.tree.l0_run_count() > L0_RUNS;
             let needed = opened.database.write_buffer_size().saturating_mul(2);
-            let fits = Disk::of(&self.dir)?.available > needed.saturating_add(FLUSH_ROOM);
+            let fits = Disk::of(&self.dir)?.available > needed.saturating_add(FLUSH_SPACE);
             flushed = fits && !(last && little);
             if flushed {
                 self.flush(&opened)?;

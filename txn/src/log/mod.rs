@@ -204,7 +204,7 @@ impl Log {
         }
         self.reserved.fetch_add(bytes, SeqCst);
         let mut space = self.space.lock();
-        self.make_reserved_room(&mut space, kept)
+        self.ensure_reserved_space(&mut space, kept)
             .inspect_err(|_| self.release(bytes))
     }
 
@@ -212,7 +212,7 @@ impl Log {
     pub(crate) fn keep_for_removals(&self) {
         let mut space = self.space.lock();
         // Otherwise the next removal allocates space itself.
-        let _ = self.make_reserved_room(&mut space, self.kept_for_removals());
+        let _ = self.ensure_reserved_space(&mut space, self.kept_for_removals());
     }
 
     /// Reserves space for `bytes` if the segment has that much allocated beside `kept`. Returns whether it had.
@@ -232,9 +232,9 @@ impl Log {
 
     /// Allocates space for all reservations and `kept` beside them, including reservations that other threads make meanwhile
     /// against the former capacity.
-    fn make_reserved_room(&self, space: &mut Space, kept: u64) -> Result<(), Error> {
+    fn ensure_reserved_space(&self, space: &mut Space, kept: u64) -> Result<(), Error> {
         loop {
-            self.make_room(space, self.reserved().saturating_add(kept))?;
+            self.ensure_space(space, self.reserved().saturating_add(kept))?;
             if self.reserved() <= self.capacity.load(SeqCst) {
                 return Ok(());
             }
@@ -247,7 +247,7 @@ impl Log {
     }
 
     /// Grows the current segment, or makes one, until it has space for a frame with `need` bytes of payload.
-    fn make_room(&self, space: &mut Space, need: u64) -> Result<(), Error> {
+    fn ensure_space(&self, space: &mut Space, need: u64) -> Result<(), Error> {
         if self.frozen.load(SeqCst) {
             return Err(Error::NoSpace);
         }
@@ -387,7 +387,7 @@ impl Log {
         let len = frames.len() as u64;
         let (file, path, segment, position) = {
             let mut space = self.space.lock();
-            self.make_room(&mut space, len.saturating_sub(OVERHEAD))?;
+            self.ensure_space(&mut space, len.saturating_sub(OVERHEAD))?;
             let Some(segment) = &space.current else {
                 return Err(Error::NoSpace);
             };
@@ -450,7 +450,7 @@ impl Log {
             return Ok(());
         }
         space.old.push(former.former());
-        let made = self.make_reserved_room(&mut space, self.kept_for_removals());
+        let made = self.ensure_reserved_space(&mut space, self.kept_for_removals());
         if made.is_err() {
             // The header may list it, so its file stays until a checkpoint.
             let unused = space.current.take();

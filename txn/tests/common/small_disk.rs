@@ -52,8 +52,8 @@ impl SmallDisk {
         }
     }
 
-    /// Others give it back.
-    pub fn make_room(&self) {
+    /// Removes the file that fills the disk.
+    pub fn free_space(&self) {
         fs::remove_file(self.others()).unwrap();
     }
 }

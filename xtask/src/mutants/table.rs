@@ -43,7 +43,7 @@ const RESERVE: Edit = Edit {
 const LOCK: &str = "        let locks = &self.transactions.locks;\n        locks.acquire(";
 
 /// The lock that a stat takes.
-const GETATTR: &str = "let inode = self.inode_to_read(node)?;\n        // Shared";
+const GETATTR: &str = "let inode = self.inode_to_read(node)?;\n        // The namespace lock";
 
 const RANDOM: &str = "random_histories_are_serialisable";
 
@@ -293,7 +293,7 @@ pub const MUTANTS: &[Mutant] = &[
         edits: &[Edit {
             file: ATTR,
             find: GETATTR,
-            replace: "let inode = self.inode_to_read(node)?;\n        self.lock_read(|| amino_txn::locks::Resource::Entries(node.ino()))?;\n        // Shared",
+            replace: "let inode = self.inode_to_read(node)?;\n        self.lock_read(|| amino_txn::locks::Resource::Entries(node.ino()))?;\n        // The namespace lock",
         }],
         fails: &["links_of_a_directory_are_those_committed_at_that_moment"],
     },

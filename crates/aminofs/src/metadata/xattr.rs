@@ -23,9 +23,9 @@ const SIZE_MAX: usize = 65536;
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// Maximum size of all attributes of a file in bytes: ext4's block of 4 KiB, without its header and end mark.
-const ROOM: usize = 4096 - 32 - 4;
+const SPACE: usize = 4096 - 32 - 4;
 
-/// The part of [`ROOM`] that an attribute takes, as on ext4: an entry, the name without its namespace, and the value.
+/// The part of [`SPACE`] that an attribute takes, as on ext4: an entry, the name without its namespace, and the value.
 fn cost(name: &[u8], value: &[u8]) -> usize {
     if Acl::is_name(name)
         && let Ok(Some(list)) = Acl::parse(value)
@@ -137,7 +137,7 @@ impl View<'_> {
         })
     }
 
-    /// ENOSPC if a change to an attribute of size `new` makes the attributes of the inode larger, and larger than [`ROOM`].
+    /// ENOSPC if a change to an attribute of size `new` makes the attributes of the inode larger, and larger than [`SPACE`].
     pub(crate) fn must_fit(&self, inode: &Inode, name: &[u8], new: usize) -> Result<()> {
         let (mut others, mut old) = (0, 0);
         self.scan(&key::xattr_prefix(inode.ino), |raw, stored| {
@@ -147,7 +147,7 @@ impl View<'_> {
             }
             Ok(true)
         })?;
-        if new > old && others + new > ROOM {
+        if new > old && others + new > SPACE {
             return Err(Errno::ENOSPC.into());
         }
         Ok(())

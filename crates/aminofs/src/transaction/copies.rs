@@ -236,7 +236,7 @@ impl Volume {
             // The level's reference, and the caller's.
             if Arc::strong_count(copy) == 2 {
                 level.inodes.remove(&copy.ino);
-                txn.give_back(bytes);
+                txn.release(bytes);
             }
             return Ok(());
         }
@@ -255,7 +255,7 @@ impl Volume {
         {
             own.packed = Some(Bytes::from(content));
             state.cache = None;
-            txn.give_back(bytes.saturating_sub(size));
+            txn.release(bytes.saturating_sub(size));
         }
         Ok(())
     }

@@ -76,7 +76,7 @@ impl Txn {
     }
 
     /// Releases a reservation that is not needed.
-    fn give_back(&self, bytes: u64) {
+    fn release(&self, bytes: u64) {
         let less = |all: u64| Some(all.saturating_sub(bytes));
         let _ = self.bytes.fetch_update(SeqCst, SeqCst, less);
     }

@@ -18,7 +18,7 @@ pub(crate) struct Rock {
     /// Device number, as `makedev(3)` encodes it.
     pub device: Option<u64>,
     pub name: Option<Vec<u8>>,
-    name_goes_on: bool,
+    name_continues: bool,
     pub link: Option<Link>,
     pub times: RockTimes,
     /// Block of the directory that belongs here but was relocated.
@@ -99,7 +99,7 @@ impl Rock {
         const CURRENT: u8 = 2;
         const PARENT: u8 = 4;
         let flags = field.u8(4)?;
-        if self.name.is_some() && !self.name_goes_on {
+        if self.name.is_some() && !self.name_continues {
             return Err(field.damaged("a second name"));
         }
         let name = self.name.get_or_insert_default();
@@ -111,7 +111,7 @@ impl Rock {
         if name.len() > MAX_NAME {
             return Err(field.damaged(format!("a name longer than {MAX_NAME} bytes")));
         }
-        self.name_goes_on = flags & CONTINUE != 0;
+        self.name_continues = flags & CONTINUE != 0;
         Ok(())
     }
 }
@@ -172,7 +172,7 @@ impl RockTimes {
 pub(crate) struct Link {
     pub target: Vec<u8>,
     /// The next component is a further piece of the last one.
-    goes_on: bool,
+    is_continued: bool,
     /// A slash precedes the next component.
     separated: bool,
     /// A component with unknown flags.
@@ -208,7 +208,7 @@ impl Link {
         const ROOT: u8 = 8;
         const VOLUME_ROOT: u8 = 0x10;
         const HOST: u8 = 0x20;
-        if self.separated && !self.goes_on {
+        if self.separated && !self.is_continued {
             self.target.push(b'/');
         }
         self.separated = true;
@@ -230,7 +230,7 @@ impl Link {
             _ => text.into(),
         };
         self.target.extend_from_slice(&text);
-        self.goes_on = flags & CONTINUE != 0;
+        self.is_continued = flags & CONTINUE != 0;
     }
 }
 

@@ -54,7 +54,7 @@ impl LinkFree {
     }
 
     /// A process of the run is about to make, move or remove names that may be links.
-    pub fn unsettle(&self) {
+    pub fn forget(&self) {
         let mut known = self.0.lock();
         known.dirs.clear();
         known.unsettled_until = Some(Instant::now() + FRESH);
@@ -74,7 +74,7 @@ mod tests {
         );
         assert!(known.holds(b"/a", || true));
         assert!(known.holds(b"/a", || panic!("known")));
-        known.unsettle();
+        known.forget();
         assert!(!known.holds(b"/a", || false));
         assert!(known.holds(b"/a", || true));
         assert!(

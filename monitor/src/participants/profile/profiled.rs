@@ -91,7 +91,7 @@ impl Profiled {
         let mut open = former.and_then(|process| process.open);
         // Descriptors that are closed on exec are closed by now.
         let is_over = |begun: &mut Begun| {
-            begun.rule.end == End::LastClose && !begun.goes_on(monitor, pid, None)
+            begun.rule.end == End::LastClose && !begun.continues(monitor, pid, None)
         };
         if let Some(begun) = open.take_if(is_over) {
             monitor
@@ -178,7 +178,7 @@ impl Profiled {
         if single && of_store(call.monitor, pid, *closed.start()).is_none() {
             return None;
         }
-        if begun.goes_on(call.monitor, pid, Some(closed)) {
+        if begun.continues(call.monitor, pid, Some(closed)) {
             return None;
         }
         let begun = process.open.take()?;
@@ -271,7 +271,7 @@ impl Profiled {
 impl Begun {
     /// Whether the process has files of the store open that it has opened since the transaction began, other than those
     /// being closed.
-    fn goes_on(&self, monitor: &Monitor, pid: i32, closed: Option<RangeInclusive<i32>>) -> bool {
+    fn continues(&self, monitor: &Monitor, pid: i32, closed: Option<RangeInclusive<i32>>) -> bool {
         let is_closed = |fd: i32| closed.as_ref().is_some_and(|range| range.contains(&fd));
         held(monitor, pid)
             .into_iter()

@@ -39,8 +39,8 @@ const OFFSET_ARGS: u32 = 16;
 
 /// The event message of a stop of the transaction call, or of one of [`Rule::Trace`], in a program that has the filter
 /// of [`compile_participant`].
-pub const MEMBER: u32 = 2;
-/// As [`MEMBER`], if that filter also stops calls that close descriptors.
+pub const PARTICIPANT: u32 = 2;
+/// As [`PARTICIPANT`], if that filter also stops calls that close descriptors.
 pub const CLOSER: u32 = 3;
 
 /// The event message of a stop that only an observer asked for: without it the call would not have reached the monitor.
@@ -227,7 +227,7 @@ impl Verdict {
             Rule::Close if closes => Self::always(RET_TRACE),
             Rule::MapFile(_) => Self::when(&MAP_FILE, RET_TRACE),
             Rule::Transaction | Rule::Trace if closes => Self::always(RET_TRACE | CLOSER),
-            Rule::Transaction | Rule::Trace => Self::always(RET_TRACE | MEMBER),
+            Rule::Transaction | Rule::Trace => Self::always(RET_TRACE | PARTICIPANT),
             _ => Self::always(RET_ALLOW),
         }
     }

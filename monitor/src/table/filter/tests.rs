@@ -246,7 +246,7 @@ fn participants_are_distinguished_and_only_closers_stop_at_close() {
     let (member, closer) = (compile_participant(false), compile_participant(true));
     let verdict = |program: &[Insn], nr: i64| run(program, AUDIT_ARCH_X86_64, nr as u32, [0; 6]);
     for nr in [libc::SYS_execve, libc::SYS_execveat] {
-        assert_eq!(verdict(&member, nr), RET_TRACE | MEMBER);
+        assert_eq!(verdict(&member, nr), RET_TRACE | PARTICIPANT);
         assert_eq!(verdict(&closer, nr), RET_TRACE | CLOSER);
     }
     let closing = [

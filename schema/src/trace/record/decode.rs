@@ -386,7 +386,7 @@ impl Records {
                 let rest = length(reader)?;
                 let rest = reader.take(rest)?;
                 let len = shared.saturating_add(rest.len());
-                if shared > old.len() || !self.strings.has_room(len) {
+                if shared > old.len() || !self.strings.fits(len) {
                     return Err(reader.error(at, "a string does not fit the table"));
                 }
                 Field::Table(self.strings.push(old, shared, rest))
@@ -398,7 +398,7 @@ impl Records {
                     return Err(nothing_earlier(reader));
                 };
                 let len = shared.saturating_add(end.len());
-                if shared > old.len() || !self.strings.has_room(len) {
+                if shared > old.len() || !self.strings.fits(len) {
                     return Err(reader.error(at, "a string does not fit the table"));
                 }
                 Field::Table(self.strings.join(old, shared, end))

@@ -335,7 +335,7 @@ impl Encoder {
                         put_varint(&mut self.fields, back as u64);
                         (TABLE, Some(span))
                     }
-                    _ if self.strings.has_room(bytes.len()) => {
+                    _ if self.strings.fits(bytes.len()) => {
                         self.known.insert(hash, self.strings.len() as u32);
                         if let Some(span) = self.join(last, bytes, earlier) {
                             if let Some(cell) = self.cell(argument) {

@@ -27,7 +27,7 @@ impl Strings {
     }
 
     /// Whether a string of this length may still be appended.
-    pub(super) fn has_room(&self, len: usize) -> bool {
+    pub(super) fn fits(&self, len: usize) -> bool {
         len <= MAX_STRING
             && self.spans.len() < MAX_STRINGS
             && self.bytes.len() + len <= MAX_STRING_BYTES
@@ -43,7 +43,7 @@ impl Strings {
         self.spans.get(index).copied()
     }
 
-    /// Appends the first `shared` bytes of `of`, then `rest`. The caller has checked [`Self::has_room`].
+    /// Appends the first `shared` bytes of `of`, then `rest`. The caller has checked [`Self::fits`].
     pub(super) fn push(&mut self, of: Span, shared: usize, rest: &[u8]) -> Span {
         let start = self.bytes.len();
         let from = of.start as usize;
@@ -54,7 +54,7 @@ impl Strings {
     }
 
     /// Appends the first `shared` bytes of `of`, then the whole of `last`. The caller has checked
-    /// [`Self::has_room`].
+    /// [`Self::fits`].
     pub(super) fn join(&mut self, of: Span, shared: usize, last: Span) -> Span {
         let start = self.bytes.len();
         for (from, len) in [(of, shared.min(of.len())), (last, last.len())] {
