@@ -2,7 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
-use goanna_vfs::{Result, Wait};
+use goanna_vfs::{Errno, Result, Wait};
+use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::process::deliveries::Delivery;
 
@@ -81,4 +82,40 @@ pub enum Answer {
 impl Answer {
     /// The call returns 0.
     pub const DONE: Self = Self::Value(0);
+}
+
+/// The flags with which a program opens the object of a description itself, to which the flags of the path look-up mean nothing.
+const REOPEN_FLAGS: i32 = libc::O_ACCMODE
+    | libc::O_PATH
+    | libc::O_DIRECTORY
+    | libc::O_APPEND
+    | libc::O_NONBLOCK
+    | libc::O_SYNC
+    | libc::O_DSYNC
+    | libc::O_DIRECT
+    | libc::O_NOATIME;
+
+/// The status flags of a description.
+pub fn status(fd: &OwnedFd) -> Result<i32, Errno> {
+    fcntl(fd, FcntlArg::F_GETFL)
+}
+
+/// The flags for opening the object of a description with these status flags.
+pub fn reopen_flags(status: i32, cloexec: bool) -> i32 {
+    const UNNAMED: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+    let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
+    // O_TMPFILE contains the bit of O_DIRECTORY, but the file is no directory.
+    let no_directory = if status & UNNAMED != 0 {
+        libc::O_DIRECTORY
+    } else {
+        0
+    };
+    status & REOPEN_FLAGS & !no_directory | cloexec
+}
+
+/// Whether [`reopen_flags`] has all flags that fcntl(2) shows of the description.
+pub fn reopens_alike(status: i32) -> bool {
+    /// The kernel adds it to each open; libc's constant is 0 on x86-64.
+    const O_LARGEFILE: i32 = 0o100_000;
+    status & !(REOPEN_FLAGS | O_LARGEFILE) == 0
 }

@@ -118,6 +118,7 @@ in_every_place! {
     killed => |place| check(&place, "killed", false);
     turns => |place| check(&place, "turns", false);
     writes_in_rows => |place| check(&place, "granted", false);
+    opens_in_rows => |place| check(&place, "opens", false);
     cpus_of_threads_that_open_files => |place| check(&place, "cpus", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);

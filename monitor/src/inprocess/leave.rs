@@ -2,7 +2,7 @@
 //! code, before the call or after it. So a handler, and what unwinds the stack from there or jumps away, never sees a stub, and
 //! no handler runs between what a stub has looked at and the call that it makes.
 
-use goanna_sys::stub::{self, frame};
+use goanna_sys::stub::{self, frame, opens};
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::Errno;
 
@@ -22,6 +22,8 @@ pub enum Left {
     Before,
     /// In a call that it made natively, or behind that.
     After,
+    /// In a call that notifies.
+    Notified,
 }
 
 impl InProcess {
@@ -40,11 +42,20 @@ impl InProcess {
     }
 }
 
-/// As [`leave`], of a thread in the code of the map of attributes, which has a frame. The only call with an effect there is a write.
+/// As [`leave`], of a thread in the code of the map of attributes, which has a frame. The only calls with an effect there are those of writes and opens.
 fn leave_map(space: &Space, tid: i32, is_refused: bool, regs: &mut Registers) -> Option<Left> {
     let offset = space.offset_in_map(regs.rip)?;
     let frame = Frame::read(tid, regs).ok()?;
     let (base, site) = space.site_returning_to(frame.ret)?;
+    if (stub::open_layout().asked..stub::open_layout().end).contains(&offset) {
+        return Some(leave_open(
+            space,
+            &frame,
+            (base, site),
+            (offset, is_refused),
+            regs,
+        ));
+    }
     let write = stub::write_layout();
     let is_at_call = offset == write.made;
     let is_made = (write.made..write.end).contains(&offset) && !(is_refused && is_at_call);
@@ -74,6 +85,43 @@ fn leave_map(space: &Space, tid: i32, is_refused: bool, regs: &mut Registers) ->
         regs.orig_rax = if is_at_call { site.nr.into() } else { NO_CALL };
     }
     Some(Left::After)
+}
+
+/// As [`leave_map`], of a thread behind the first call of an open.
+fn leave_open(
+    space: &Space,
+    frame: &Frame,
+    (base, site): (u64, Site),
+    (offset, is_refused): (usize, bool),
+    regs: &mut Registers,
+) -> Left {
+    let open = stub::open_layout();
+    let result = regs.rax.cast_signed();
+    let notifies = offset == open.asked || offset == open.failed;
+    let is_refused = is_refused && (notifies || offset == open.made);
+    let is_over = !is_refused
+        && if offset < open.answered {
+            !opens::is_of_monitor(result)
+        } else {
+            // A second notification that is interrupted resumes the open at the site.
+            offset >= open.failed && !RESTARTS.contains(&result)
+                || offset >= open.made && result >= 0
+        };
+    frame.put_back(regs, true);
+    if !is_over {
+        space.opens.interrupt(regs.rsp);
+        return before(regs, base, &site);
+    }
+    regs.rip = frame.ret;
+    if regs.orig_rax == NO_CALL {
+        return Left::After;
+    }
+    regs.orig_rax = site.nr.into();
+    if notifies {
+        Left::Notified
+    } else {
+        Left::After
+    }
 }
 
 fn word(tid: i32, address: u64) -> Result<u64, Errno> {

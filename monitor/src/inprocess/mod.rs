@@ -11,14 +11,17 @@
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
 //!   ([ADR 0121](../../../docs/decisions/0121-writes-by-grants.md)). The back end makes the grants.
+//! * `delegate` lets a thread open a descriptor of the monitor, which then need not wait for it; [`opens`] keeps what it opens meanwhile.
 //! * `mount_points` learns whether mount points exist on the host, because a link may lead into one then.
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
 pub mod calls;
+mod delegate;
 mod elf;
 mod leave;
 mod mount_points;
+pub mod opens;
 pub mod run_map;
 mod shared;
 mod sites;
@@ -26,11 +29,9 @@ mod space;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -53,11 +54,9 @@ use area::Constants;
 pub use leave::Left;
 use mount_points::MountPoints;
 use run_map::RunMap;
-use sites::{Library, Refusal};
+use sites::{Library, content};
 use space::{Space, WriteAccess};
 
-/// Largest library that is looked into.
-const LIBRARY_MAX: u64 = 64 << 20;
 /// Libraries that are looked into in a run.
 const LIBRARIES_MAX: usize = 64;
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
@@ -248,8 +247,14 @@ impl InProcess {
         }
         let mut spaces = self.spaces.lock();
         let old = spaces.remove(&former);
-        let new = old.map_or_else(|| Space::with_own_filters(tid), |old| old.executed(tid));
-        spaces.insert(tid, Arc::new(new));
+        let new = match &old {
+            Some(old) => old.executed(tid),
+            None => Space::with_own_filters(tid),
+        };
+        let leader = spaces.insert(tid, Arc::new(new));
+        drop(spaces);
+        // Dropping what they keep calls the back end.
+        drop((old, leader));
     }
 
     /// Thread `tid` is about to continue after it has started `child`, by clone(2) with these flags; `None` where they cannot be
@@ -280,8 +285,10 @@ impl InProcess {
             parent.turn_off(constants, tid);
             inherited.turn_off(constants, child);
         }
-        if flags & libc::CLONE_NEWUSER as u64 != 0 {
-            // Owners of files look different there.
+        const OTHER_VIEW: u64 =
+            (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64;
+        if flags & OTHER_VIEW != 0 {
+            // Owners of files look different there, and processes have other numbers.
             inherited.forget_map(constants, child);
         }
         if flags & (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64 != 0 {
@@ -336,7 +343,8 @@ impl InProcess {
     /// Thread `tid` has ended.
     pub fn ended(&self, tid: i32) {
         if self.constants.is_some() {
-            self.spaces.lock().remove(&tid);
+            let ended = self.spaces.lock().remove(&tid);
+            drop(ended);
         }
     }
 
@@ -390,7 +398,8 @@ impl InProcess {
         });
         let Some(shared) = shared else { return };
         let (of, run) = (Arc::clone(monitor), shared.run());
-        let mount = monitor.mounts.id(&shared.mount);
+        let mount = shared.mount.as_ref();
+        let mount = mount.map_or(0, |mount| monitor.mounts.id(mount));
         let mapped = Box::new(move |tid, address| {
             let inside = &of.in_process;
             if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
@@ -423,8 +432,7 @@ impl InProcess {
             return false;
         };
         let tid = call.task.tid;
-        let is_shared = Arc::ptr_eq(&place.mount, &shared.mount);
-        let Some(space) = self.space(tid).filter(|_| is_shared) else {
+        let Some(space) = self.space(tid).filter(|_| shared.has(&place.mount)) else {
             return false;
         };
         match space.write_access(constants, tid) {
@@ -432,7 +440,7 @@ impl InProcess {
                 let (Some(offset), Ok(caller)) = (offset(), call.caller()) else {
                     return false;
                 };
-                let attributes = run_map::attributes(&shared.mount);
+                let attributes = run_map::attributes(&place.mount);
                 attributes.is_some_and(|attributes| {
                     attributes.grant_writes(&caller, &place.node, offset, &area)
                 })
@@ -590,30 +598,6 @@ pub fn check(run_dir: &Path, tid: i32) -> Result<String, String> {
         return Err(refused.join("; "));
     }
     Ok(found.join(", "))
-}
-
-/// The content of the library at `path`, which must be this file.
-fn content(path: &Path, key: Option<Identity>) -> Result<Vec<u8>, Refusal> {
-    let unreadable = |_| "it cannot be read";
-    let file: File = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .map_err(unreadable)?;
-    let meta = file.metadata().map_err(unreadable)?;
-    if !meta.is_file() || meta.len() > LIBRARY_MAX {
-        return Err("no file of a usual size");
-    }
-    if key.is_some_and(|key| key != (meta.dev(), meta.ino())) {
-        return Err("its path leads to another file");
-    }
-    let size = usize::try_from(meta.len()).unwrap_or(0);
-    let mut content = Vec::with_capacity(size);
-    // It may have grown since.
-    file.take(LIBRARY_MAX)
-        .read_to_end(&mut content)
-        .map_err(unreadable)?;
-    Ok(content)
 }
 
 fn device(path: &Path) -> Result<u64, Errno> {

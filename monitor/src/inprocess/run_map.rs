@@ -17,7 +17,8 @@ pub struct RunMap {
     map: Arc<AttributeMap>,
     /// The number of the run in the map: the start of absolute paths, and the space of its backing directories.
     run: u64,
-    pub(super) mount: Arc<Mount>,
+    /// The mount whose attributes it has.
+    pub(super) mount: Option<Arc<Mount>>,
     /// `/NAME`, if the mount point is in the root directory.
     pub(super) prefix: Option<Vec<u8>>,
     hasher: RandomState,
@@ -25,23 +26,32 @@ pub struct RunMap {
 }
 
 impl RunMap {
-    /// That of the first mount that has one. None where something is mounted in a mount, which the map does not see.
+    /// That of the first mount that has one. Else, and where something is mounted in a mount, which the map would not see, one without
+    /// attributes. `None` if the system does not let programs map one.
     pub(super) fn of(mounts: &Mounts) -> Option<Self> {
-        if mounts.nested() {
-            return None;
-        }
-        let mut all = mounts.iter();
-        let (mount, map) = all.find_map(|mount| Some((mount, attributes(mount)?.map()?)))?;
+        let mut all = mounts.iter().filter(|_| !mounts.nested());
+        let found = all.find_map(|mount| Some((mount, attributes(mount)?.map()?)));
+        let (mount, map) = match found {
+            Some((mount, map)) => (Some(mount), map),
+            None => (None, Arc::new(AttributeMap::new().ok()?)),
+        };
         let mut in_root = mounts.on_host().filter(|(dir, ..)| dir.is_empty());
-        let named = in_root.find(|(.., other)| Arc::ptr_eq(other, mount));
+        let named =
+            in_root.find(|(.., other)| mount.is_some_and(|mount| Arc::ptr_eq(other, mount)));
         Some(Self {
             run: map.new_id(),
             map,
-            mount: Arc::clone(mount),
+            mount: mount.cloned(),
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),
             hasher: RandomState::new(),
             asked: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
         })
+    }
+
+    /// Whether the map has the attributes of `mount`.
+    pub(super) fn has(&self, mount: &Arc<Mount>) -> bool {
+        let own = self.mount.as_ref();
+        own.is_some_and(|own| Arc::ptr_eq(own, mount))
     }
 
     /// The map.

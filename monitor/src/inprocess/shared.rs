@@ -11,11 +11,12 @@ use crate::shadow::Shadow;
 
 impl RunMap {
     fn share_path(&self, call: &Call<'_>, dirfd: i32, path: &[u8]) -> Option<()> {
-        let attributes = attributes(&self.mount)?;
+        let mount = self.mount.as_ref()?;
+        let attributes = attributes(mount)?;
         if path.first() == Some(&b'/') {
             let rest = path.strip_prefix(self.prefix.as_deref()?)?;
             if rest.first().is_none_or(|&byte| byte == b'/') && self.is_repeated(0, path) {
-                let root = self.mount.fs.root();
+                let root = mount.fs.root();
                 attributes.share_path(Some(self.run()), path, &root, rest);
             }
             return Some(());
@@ -32,7 +33,7 @@ impl RunMap {
         let Shadow::Dir { place, .. } = &*shadow else {
             return None;
         };
-        if Arc::ptr_eq(&place.mount, &self.mount) {
+        if self.has(&place.mount) {
             attributes.share_object(&place.node, self.run(), identity.1);
             attributes.share_path(None, path, &place.node, path);
         }
@@ -48,8 +49,8 @@ impl RunMap {
             _ => return None,
         };
         let place = shadow.place();
-        if Arc::ptr_eq(&place.mount, &self.mount) {
-            attributes(&self.mount)?.share_object(&place.node, space, identity.1);
+        if self.has(&place.mount) {
+            attributes(&place.mount)?.share_object(&place.node, space, identity.1);
         }
         Some(())
     }

@@ -4,14 +4,21 @@
 //! decoder that starts at the function's first byte comes to both instructions, and nothing branches between them.
 
 use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
 use std::ops::Range;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 use goanna_sys::stub;
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Register};
 
 use super::calls::kind_of;
 use super::elf::{Elf, relative};
+use crate::shadow::Identity;
 
+/// Largest library that is looked into.
+const LIBRARY_MAX: u64 = 64 << 20;
 /// Size of a page of memory.
 pub const PAGE: u64 = 4096;
 /// The bytes of `mov $nr,%eax`.
@@ -56,6 +63,30 @@ pub struct Library {
 
 /// Why a library is left as it is.
 pub type Refusal = &'static str;
+
+/// The content of the library at `path`, which must be the file with this device and inode.
+pub fn content(path: &Path, key: Option<Identity>) -> Result<Vec<u8>, Refusal> {
+    let unreadable = |_| "it cannot be read";
+    let file: File = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(unreadable)?;
+    let meta = file.metadata().map_err(unreadable)?;
+    if !meta.is_file() || meta.len() > LIBRARY_MAX {
+        return Err("no file of a usual size");
+    }
+    if key.is_some_and(|key| key != (meta.dev(), meta.ino())) {
+        return Err("its path leads to another file");
+    }
+    let size = usize::try_from(meta.len()).unwrap_or(0);
+    let mut content = Vec::with_capacity(size);
+    // It may have grown since.
+    file.take(LIBRARY_MAX)
+        .read_to_end(&mut content)
+        .map_err(unreadable)?;
+    Ok(content)
+}
 
 impl Library {
     /// Looks into the file with this content.

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::Examined;
 use super::area::{self, Constants, MapWords};
+use super::opens::Opens;
 use super::sites::{Library, PAGE, SITE, Site};
 
 /// Calls at a site before it is patched: a patch costs about as much as two.
@@ -26,8 +27,9 @@ const LOOKED_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Space {
     /// The process it belongs to: others use it between vfork(2) and execve(2) only.
-    owner: i32,
+    pub(super) owner: i32,
     state: Mutex<State>,
+    pub(super) opens: Opens,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -304,6 +306,14 @@ impl State {
         }
     }
 
+    fn offset_in_map(&self, ip: u64) -> Option<usize> {
+        let Map::At([start, ..]) = self.map else {
+            return None;
+        };
+        let offset = usize::try_from(ip.checked_sub(start)?).ok()?;
+        (offset < stub::map::CODE_SIZE).then_some(offset)
+    }
+
     fn flags(&self, constants: &Constants) -> u8 {
         let bits = [
             (self.is_off, flag::OFF),
@@ -328,8 +338,11 @@ impl State {
 impl Space {
     /// Of a program that `owner` has just executed.
     pub fn new(owner: i32) -> Self {
-        let state = Mutex::default();
-        Self { owner, state }
+        Self {
+            owner,
+            state: Mutex::default(),
+            opens: Opens::default(),
+        }
     }
 
     /// One that nothing is ever patched in.
@@ -366,8 +379,11 @@ impl Space {
         }
         state.is_open_behind_map |= !matches!(state.writes, Writes::Missed(_));
         state.writes = Writes::default();
-        let state = Mutex::new(state);
-        Self { owner, state }
+        Self {
+            owner,
+            state: Mutex::new(state),
+            opens: Opens::default(),
+        }
     }
 
     /// Takes the address of the area of `parent`, of whose memory this is a copy, out of the stubs of thread `tid`: the area was not copied, and a process in another
@@ -514,11 +530,7 @@ impl Space {
 
     /// The offset of the instruction at `ip` in the code of the map of attributes.
     pub fn offset_in_map(&self, ip: u64) -> Option<usize> {
-        let Map::At([start, ..]) = self.state.lock().map else {
-            return None;
-        };
-        let offset = usize::try_from(ip.checked_sub(start)?).ok()?;
-        (offset < stub::map::CODE_SIZE).then_some(offset)
+        self.state.lock().offset_in_map(ip)
     }
 
     /// The patched site whose `syscall` ends at `address`, and where its library begins.
@@ -538,7 +550,7 @@ impl Space {
         has_host_directory: impl FnOnce() -> bool,
     ) -> bool {
         let mut state = self.state.lock();
-        if state.is_off || tid != self.owner {
+        if state.is_off || tid != self.owner || state.offset_in_map(ip).is_some() {
             return false;
         }
         if state.calls < constants.calls_before {

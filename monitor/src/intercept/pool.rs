@@ -6,6 +6,7 @@ use std::thread;
 
 use goanna_sys::cred;
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
+use goanna_sys::stub::opens;
 use goanna_vfs::{Errno, FsError, Result};
 use nix::sys::signal::SigSet;
 
@@ -104,11 +105,17 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
     let nr = notification.nr as u32;
     let call = (nr, notification.args);
     defect::panic_if_asked(nr);
+    monitor.in_process.settle_opens(notification);
     let outcome = match monitor.waiting.rejoin(notification.tid, call) {
         Some(Rejoined::Answered(outcome)) => outcome,
         Some(Rejoined::Waits(waiting)) => return park(monitor, listener, notification, waiting),
         None => treat(monitor, listener, notification),
     };
+    if monitor.in_process.belongs_at_site(notification, &outcome) {
+        // It fails where the caller has died.
+        let _ = listener.reply(notification.id, Reply::Value(opens::AT_SITE));
+        return;
+    }
     monitor.stats.count(nr, &outcome);
     monitor
         .in_process
@@ -120,6 +127,9 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
         let (tid, id) = (notification.tid, notification.id);
         monitor.in_process.offer_memory(monitor, listener, tid, id);
     }
+    let outcome = monitor
+        .in_process
+        .delegate_open(monitor, notification, outcome);
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
     // If other tracees need this CPU, too, the kernel should choose another one.
     let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();

@@ -1,7 +1,6 @@
 //! Calls at their ptrace stops: calls whose registers must change, and, where notification is refused, all calls that the
 //! monitor answers. Next: `rewrite.rs`, how a call gets other arguments.
 
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 
 use super::{Joining, Supervisor, living_thread};
+use crate::answer::{reopen_flags, status};
 use crate::call::{Answer, Call, Work};
 use crate::calls::socket::{self, datagram, rights, watch};
 use crate::calls::txn::Request;
@@ -29,28 +29,6 @@ use crate::ptracer::rewrite::{Registers, Rewrite};
 use crate::table::filter::{CLOSER, PARTICIPANT, compile_participant};
 use crate::table::{Handler, entry};
 use crate::{Monitor, defect};
-
-/// Flags with which a file is opened again; the other flags only concern the path look-up.
-const REOPEN_FLAGS: i32 = libc::O_ACCMODE
-    | libc::O_PATH
-    | libc::O_DIRECTORY
-    | libc::O_APPEND
-    | libc::O_NONBLOCK
-    | libc::O_SYNC
-    | libc::O_DSYNC
-    | libc::O_DIRECT
-    | libc::O_NOATIME;
-
-/// The flags for opening a file again, from the status flags of its description.
-const fn reopen_flags(status: i32) -> i32 {
-    const UNNAMED: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
-    // O_TMPFILE contains the bit of O_DIRECTORY, but the file is no directory.
-    if status & UNNAMED != 0 {
-        status & REOPEN_FLAGS & !libc::O_DIRECTORY
-    } else {
-        status & REOPEN_FLAGS
-    }
-}
 
 /// How a stopped call continues.
 pub(super) enum Next {
@@ -379,11 +357,9 @@ impl Supervisor {
                 Ok(Next::Skipped)
             }
             Answer::Install { fd, cloexec, .. } => {
-                use nix::fcntl::{FcntlArg, fcntl};
                 use std::os::fd::AsRawFd;
                 let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
-                let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
-                let flags = reopen_flags(fcntl(fd.as_fd(), FcntlArg::F_GETFL)?) | cloexec;
+                let flags = reopen_flags(status(&fd)?, cloexec);
                 Ok(Next::Instead(Rewrite::Open {
                     path: path.into_bytes(),
                     flags,

@@ -53,6 +53,8 @@ impl Supervisor {
                 return stopped.cont(0);
             }
         }
+        // A call that notifies from a stub is interrupted as one from the site.
+        let left = left.filter(|left| *left != Left::Notified);
         // Outside of a call the number is -1, which is not in the table.
         let (nr, args) = call_of(&regs);
         let result = regs.rax.cast_signed();

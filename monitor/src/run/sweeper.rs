@@ -54,6 +54,7 @@ fn sweep_until_stopped(monitor: &Monitor) {
 fn sweep(monitor: &Monitor) {
     monitor.participants.expire();
     monitor.participants.note_refused();
+    monitor.in_process.sweep_opens();
     monitor.shadows.sweep(|| monitor.alive.all());
     monitor.watches.sweep(|| monitor.alive.all());
     monitor

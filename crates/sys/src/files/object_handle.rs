@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,6 +22,29 @@ use crate::{limits, memfile, stat};
 pub struct ObjectHandle {
     kept: Kept,
     identity: (u64, u64),
+    /// The number of claims in the low half, and in the high one the number of all that there have been.
+    claims: AtomicU64,
+}
+
+/// While this exists, a process is about to open the object by the number of the handle's descriptor: the object counts as open elsewhere.
+#[derive(Debug)]
+pub struct Claim(Arc<ObjectHandle>);
+
+impl Claim {
+    /// A claim, and the number of the descriptor. `None` for an object on a shelf. The caller has the object open meanwhile.
+    pub fn of(handle: &Arc<ObjectHandle>) -> Option<(Self, RawFd)> {
+        let Kept::Here(fd) = &handle.kept else {
+            return None;
+        };
+        handle.claims.fetch_add(1 << 32 | 1, Ordering::SeqCst);
+        Some((Self(Arc::clone(handle)), fd.as_raw_fd()))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.claims.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 #[derive(Debug)]
@@ -49,6 +72,7 @@ impl ObjectHandle {
         Ok(Self {
             kept: shelved.map_or(Kept::Here(fd), Kept::Shelved),
             identity: (dev, ino),
+            claims: AtomicU64::new(0),
         })
     }
 
@@ -94,8 +118,16 @@ impl ObjectHandle {
         matches!(self.kept, Kept::Here(_))
     }
 
-    /// Whether no other process has the object open or mapped. `false` when this cannot be determined.
+    /// Whether no other process has the object open or mapped, or is about to open it. `false` when this cannot be determined.
     pub fn sole_opener(&self) -> bool {
+        let claims = self.claims.load(Ordering::SeqCst);
+        // A process that has opened the object has no claim any more: claims are looked at again when the descriptions have been.
+        claims as u32 == 0
+            && self.is_sole_description()
+            && self.claims.load(Ordering::SeqCst) == claims
+    }
+
+    fn is_sole_description(&self) -> bool {
         // An O_PATH descriptor on a shelf does not count, so only one description of ours does: the one that gets the lease.
         self.with(|fd| Ok(memfile::sole_reader(fd))) == Ok(true)
     }
@@ -290,6 +322,12 @@ mod tests {
             let (dev, ino, _) = stat::identity(reader.as_fd()).unwrap();
             assert_eq!(handle.identity(), (dev, ino));
             drop(reader);
+            assert!(handle.sole_opener());
+            let handle = Arc::new(handle);
+            let claim = Claim::of(&handle);
+            assert_eq!(claim.is_none(), crowded == 0);
+            assert_eq!(handle.sole_opener(), claim.is_none());
+            drop(claim);
             assert!(handle.sole_opener());
             let mut bytes = [0; 4];
             let read = handle.with(|fd| memfile::pread(fd, &mut bytes, 0));

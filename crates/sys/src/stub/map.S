@@ -1,13 +1,14 @@
 # The code at the start of the shared map of attributes (map.rs), which programs map with it. A stub jumps here with its frame on the stack,
 # and with
 #   r9   the address of `.Lstub_slow`
-#   r10d 0 for the attributes of a descriptor, 1 for a path, 2 for a write to a descriptor of memory
+#   r10d 0 for the attributes of a descriptor, 1 for a path, 2 for a write to a descriptor of memory, 3 for an open in a mount; r11 and r8 mean nothing then
 #   r11  a struct stat: of the descriptor, which is the program's buffer unless that is for a struct statx; or of the directory that a
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx
-# It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Except for a write it makes no calls, and until it goes back only the program's
-# buffer has changed. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
+# It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Except for a write and an open it makes no calls, and until it goes back only the
+# program's buffer has changed. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
+.set MAP_PREFIX, 4104
 .set MAP_OBJECTS, 8192
 .set OBJECTS, 16384            # entries
 .set OBJECT_SHIFT, 6           # log2 of an entry's size
@@ -44,6 +45,11 @@
 .set GRANT, HOW + 8            # of the grant,
 .set WROTE_FROM, HOW + 16      # the offset,
 .set RESULT, STAT              # and the result
+.set OPEN_FLAGS, HOW + 8       # In that of an open, which has a BASE, too: the flags
+.set OPEN_PATH_END, STAT + 40  # and the end of the path.
+.set OWN, 62                   # bits of the monitor's answer to an open (opens.rs)
+.set AT_SITE, 61
+.set OWN_FLAGS, 0x1fffffff
 
 .macro spread_into reg         # an index from rax, not yet bounded
 	imul $SPREAD,%rax,\reg
@@ -52,9 +58,12 @@
 
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
-	.globl goanna_map_start, goanna_map_write_made, goanna_map_write_kept, goanna_map_end
+	.globl goanna_map_start, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
+	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_failed, goanna_map_end
 goanna_map_start:
 	lea goanna_map_start(%rip),%rdi
+	cmp $3,%r10d
+	je .Lstub_map_open
 	cmpq $0,MAP_CLOSED(%rdi)
 	jne .Lstub_map_slow
 	cmp $2,%r10d
@@ -342,6 +351,74 @@ goanna_map_write_kept:
 	movq $0,WRITES_BUSY(%r10)
 	mov RESULT(%rsp),%rax
 	add $(.Lstub_done - .Lstub_slow),%r9
+	jmp *%r9
+goanna_map_write_end:
+
+# The open as the program wants it, which notifies.
+.macro ask
+	mov RDI(%rsp),%rdi
+	mov RSI(%rsp),%rsi
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+	mov R9(%rsp),%r9
+	mov NR(%rsp),%eax
+	syscall
+.endm
+
+# An open in a mount. The monitor knows by the place of the call that the answer may be the number of a descriptor of its own: the thread opens that itself.
+.Lstub_map_open:
+	mov %r9,BASE(%rsp)
+	ask
+goanna_map_open_asked:
+	mov BASE(%rsp),%r9
+	test %rax,%rax
+	js 1f
+	bt $OWN,%rax
+	jc 2f
+1:	add $(.Lstub_return - .Lstub_slow),%r9
+	jmp *%r9
+2:
+goanna_map_open_answered:
+	bt $AT_SITE,%rax
+	jc .Lstub_map_slow
+	mov %rax,%rdx
+	shr $32,%rdx
+	and $OWN_FLAGS,%edx
+	mov %rdx,OPEN_FLAGS(%rsp)
+	lea OPEN_PATH_END(%rsp),%rsi
+	movb $0,(%rsi)
+	mov $10,%ecx
+1:	xor %edx,%edx
+	div %ecx
+	add $'0',%dl
+	dec %rsi
+	mov %dl,(%rsi)
+	test %eax,%eax
+	jnz 1b
+	lea goanna_map_start(%rip),%rdi
+	sub $24,%rsi
+	mov MAP_PREFIX(%rdi),%rax
+	mov %rax,(%rsi)
+	mov MAP_PREFIX+8(%rdi),%rax
+	mov %rax,8(%rsi)
+	mov MAP_PREFIX+16(%rdi),%rax
+	mov %rax,16(%rsi)
+	mov $AT_FDCWD,%edi
+	mov OPEN_FLAGS(%rsp),%rdx
+	xor %r10d,%r10d
+	mov (.Lstub_key - .Lstub_slow)(%r9),%rcx
+	lea goanna_map_open_made(%rip),%r9
+	xor %rcx,%r9
+	mov $SYS_openat,%eax
+	syscall
+goanna_map_open_made:
+	test %rax,%rax
+	jns 3f
+# The monitor installs a descriptor of it.
+	ask
+goanna_map_open_failed:
+3:	mov BASE(%rsp),%r9
+	add $(.Lstub_return - .Lstub_slow),%r9
 	jmp *%r9
 goanna_map_end:
 	.previous

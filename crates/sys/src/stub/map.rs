@@ -1,6 +1,7 @@
 //! A map of attributes in shared memory, from which stubs answer stat(2), statx(2) and access(2) in the process (`map.S`, docs/decisions/0098).
 //!
-//! The memory is a sealed memfd: this process alone can write to it. It begins with the code that reads it. Behind that are three
+//! The memory is a sealed memfd: this process alone can write to it. It begins with the code that reads it, which also has the parts of writes
+//! ([`super::writes`]) and opens ([`super::opens`]) for which there is no space behind a library's code. Behind that are three
 //! tables, in which a key's hash gives the only entry that it can have, so a new entry may replace another one.
 //!
 //! * *Slots* have the attributes of inodes. A slot's content is valid while the slot has the same *id*. An id is given once.
@@ -19,6 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::opens;
 use super::words::SharedWords;
 use crate::memfile;
 
@@ -37,6 +39,8 @@ pub const STATX_SIZE: usize = 160;
 /// Size of the code at the start of the memory, with what is unused behind it, bytes.
 pub const CODE_SIZE: usize = 4096;
 const CLOSED_AT: usize = CODE_SIZE;
+/// The start of the paths of this process's descriptors.
+const PREFIX_AT: usize = CLOSED_AT + 8;
 const OBJECTS_AT: usize = 8192;
 const OBJECT_SIZE: usize = 64;
 const SLOTS_AT: usize = OBJECTS_AT + ENTRIES * OBJECT_SIZE;
@@ -52,6 +56,7 @@ const PATH_BYTES: usize = 248;
 const ENTRIES: usize = 16384;
 const SPREAD: u64 = 0x61c8_8647;
 const READABLE: u64 = 1;
+const _: () = assert!(PREFIX_AT == 4104 && PREFIX_AT + opens::PREFIX <= OBJECTS_AT);
 const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
 const _: () = assert!(SLOT_STATX + STATX_SIZE <= SLOT_SIZE);
 const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
@@ -118,6 +123,15 @@ impl AttributeMap {
         fcntl(&map.file, FcntlArg::F_ADD_SEALS(seals))?;
         map.file = memfile::reopen(map.file.as_fd(), libc::O_RDONLY)?;
         map.set_closed(true);
+        let prefix = opens::prefix(std::process::id());
+        for (bytes, at) in prefix
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .zip((PREFIX_AT..).step_by(8))
+        {
+            map.word(at).store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
         Ok(map)
     }
 

@@ -8,6 +8,7 @@
 use std::arch::global_asm;
 
 pub mod map;
+pub mod opens;
 mod words;
 pub mod writes;
 
@@ -50,6 +51,11 @@ unsafe extern "C" {
     static goanna_map_start: u8;
     static goanna_map_write_made: u8;
     static goanna_map_write_kept: u8;
+    static goanna_map_write_end: u8;
+    static goanna_map_open_asked: u8;
+    static goanna_map_open_answered: u8;
+    static goanna_map_open_made: u8;
+    static goanna_map_open_failed: u8;
     static goanna_map_end: u8;
 }
 
@@ -155,6 +161,21 @@ pub struct WriteLayout {
     pub end: usize,
 }
 
+/// Where the parts of an open are in the code of the map, in bytes from its start ([`opens`]).
+#[derive(Debug, Clone, Copy)]
+pub struct OpenLayout {
+    /// Behind the call that notifies.
+    pub asked: usize,
+    /// From here on the thread opens a descriptor of the monitor.
+    pub answered: usize,
+    /// Behind that call.
+    pub made: usize,
+    /// Behind the call that notifies because that one has failed.
+    pub failed: usize,
+    /// Behind the code.
+    pub end: usize,
+}
+
 /// Where the parts of a site's code are, in bytes from its start.
 #[derive(Debug, Clone, Copy)]
 pub struct SiteLayout {
@@ -251,6 +272,19 @@ pub fn write_layout() -> WriteLayout {
     WriteLayout {
         made: at(&raw const goanna_map_write_made),
         kept: at(&raw const goanna_map_write_kept),
+        end: at(&raw const goanna_map_write_end),
+    }
+}
+
+/// The parts of an open in the code of the map of attributes.
+pub fn open_layout() -> OpenLayout {
+    let start = (&raw const goanna_map_start).addr();
+    let at = |symbol: *const u8| symbol.addr() - start;
+    OpenLayout {
+        asked: at(&raw const goanna_map_open_asked),
+        answered: at(&raw const goanna_map_open_answered),
+        made: at(&raw const goanna_map_open_made),
+        failed: at(&raw const goanna_map_open_failed),
         end: at(&raw const goanna_map_end),
     }
 }
@@ -305,9 +339,12 @@ mod tests {
         }
         let words = [layout.run, layout.mount, layout.writes, layout.owner];
         assert_eq!(words.map(|at| at - layout.map), [8, 16, 24, 32]);
-        let write = write_layout();
-        let order = [write.made, write.kept, write.end];
-        assert!(order.is_sorted() && write.end == map_code().len());
+        let (write, open) = (write_layout(), open_layout());
+        let writes = [write.made, write.kept, write.end];
+        let opens = [open.asked, open.answered, open.made, open.failed, open.end];
+        assert!([writes.as_slice(), &opens].concat().is_sorted());
+        assert_eq!(open.end, map_code().len());
+        assert_eq!(kind::OPEN, 1 << 7, "the sign of the lowest byte");
         println!("{} + {} bytes", common().len(), site().len());
     }
 

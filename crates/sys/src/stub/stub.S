@@ -78,6 +78,7 @@
 .set SYS_rt_sigprocmask, 14
 .set SYS_getpid, 39
 .set SYS_fcntl, 72
+.set SYS_openat, 257
 .set SYS_newfstatat, 262
 .set SYS_readlinkat, 267
 .set SYS_statx, 332
@@ -498,6 +499,8 @@ goanna_stub_saved:
 	cmpq $0,.Lstub_map(%rip)
 	je .Lstub_slow
 	mov KIND(%rsp),%ecx
+	test %cl,%cl            # OPEN is its sign
+	js .Lstub_open_in_mount
 	lea STAT(%rsp),%r11
 	test $ACCESS,%ecx
 	jnz 4f
@@ -537,6 +540,8 @@ goanna_stub_saved:
 	jnz .Lstub_slow
 	stat_of_statx
 	jmp 6b
+.Lstub_open_in_mount:
+	mov $3,%r10d
 # To the code of the map, if there is one (map.S).
 .Lstub_mapped:
 	mov .Lstub_map(%rip),%rax
@@ -739,9 +744,11 @@ goanna_stub_done:
 .Lstub_done:
 	mov .Lstub_counter(%rip),%r11
 	test %r11,%r11
-	jz 1f
+	jz .Lstub_return
 	incq (%r11)
-1:	arguments
+# Of a call that has notified.
+.Lstub_return:
+	arguments
 	mov RET(%rsp),%r11
 	mov R9(%rsp),%r9
 	lea FRAME(%rsp),%rsp

@@ -239,6 +239,17 @@ pub fn sleeping_call_with_args(tid: i32) -> Result<Option<(u32, [u64; 6])>, Errn
     Ok(Some((number, args)))
 }
 
+/// The stack pointer of a thread that sleeps in a call. `None`: it runs, or sleeps elsewhere in the kernel.
+pub fn stack_pointer(tid: i32) -> Result<Option<u64>, Errno> {
+    let text = content(tid, "syscall")?;
+    let mut fields = str::from_utf8(&text)
+        .unwrap_or_default()
+        .split_ascii_whitespace();
+    // The number and six arguments come before it.
+    let field = fields.nth(7).and_then(|field| field.strip_prefix("0x"));
+    Ok(field.and_then(|field| u64::from_str_radix(field, 16).ok()))
+}
+
 /// Those of the inode numbers of which the thread may have a mapping. Devices are not compared: btrfs shows others here
 /// than stat(2) does.
 pub fn mapped_inodes(tid: i32, inodes: &[u64]) -> Result<Vec<u64>, Errno> {

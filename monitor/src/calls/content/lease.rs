@@ -46,8 +46,9 @@ fn seals(call: &Call<'_>) -> Result<Answer> {
 
 fn set(call: &Call<'_>) -> Result<Answer> {
     let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
-        // The kernel grants no lease while the monitor still has a descriptor that a program is getting.
+        // The kernel grants no lease while the monitor still has a descriptor that a program is getting, or has got.
         call.monitor.installs.settle_all();
+        call.monitor.in_process.sweep_opens();
         return Ok(Answer::PassOn);
     };
     let place = match &*shadow {

@@ -16,6 +16,8 @@ use nix::sys::stat::Mode;
 
 use super::lease;
 use crate::call::{Answer, Call, Resolved, Work};
+use crate::errno::errno;
+use crate::inprocess::opens::Source;
 use crate::process::deliveries::Delivery;
 use crate::process::task::acting_as;
 use crate::watches::report::{self, Touch};
@@ -161,6 +163,9 @@ impl Request {
     }
 
     fn attempt(&self, call: &Call<'_>) -> Result<Answer> {
+        if let Some(source) = call.monitor.in_process.resumed(call) {
+            return self.resume(call, source);
+        }
         let creates = self.flags & libc::O_CREAT != 0 && self.flags & libc::O_PATH == 0;
         // Lives from before the back end opens the file until the tracee has the descriptor.
         let delivery = call.monitor.pause.deliveries.begin(call.task.tid);
@@ -203,6 +208,33 @@ impl Request {
                     opened,
                     delivery,
                 )
+            }
+        }
+    }
+
+    /// Completes an open that has been answered, but whose thread has not opened the object.
+    fn resume(&self, call: &Call<'_>, source: Source) -> Result<Answer> {
+        const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_TMPFILE;
+        match source {
+            Source::Description(fd) => Ok(Answer::Install {
+                fd: fd.try_clone().map_err(errno)?,
+                cloexec: self.cloexec(),
+                counts: call.may_wait,
+                delivery: None,
+            }),
+            // The file may have another object by now. Its permissions do not matter any more.
+            Source::File(place, _) => {
+                let delivery = call.monitor.pause.deliveries.begin(call.task.tid);
+                let caller = Caller {
+                    caps: u64::MAX,
+                    ..(*call.caller()?).clone()
+                };
+                let request = Self {
+                    flags: self.flags & !DONE,
+                    path: Vec::new(),
+                    ..*self
+                };
+                request.open(call, &caller, &place, delivery)
             }
         }
     }

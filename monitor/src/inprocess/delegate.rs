@@ -1,0 +1,139 @@
+//! Leaves the last part of an open to the thread itself ([ADR 0122](../../../docs/decisions/0122-delegated-opens.md)).
+//!
+//! An open that comes from the code of the map (`map.S`) may be answered with the number of a descriptor of the monitor. The thread opens that by its path in
+//! `/proc`, and the monitor need not wait until the thread has woken. `opens` keeps the object meanwhile.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use goanna_sys::notify::Notification;
+use goanna_sys::object_handle::Claim;
+use goanna_sys::procfs::{self, Activity};
+use goanna_sys::stub;
+use goanna_vfs::{FsError, Place, Result};
+
+use super::InProcess;
+use super::opens::{From, Source, is_open};
+use super::space::Space;
+use crate::Monitor;
+use crate::answer::{self, Answer};
+use crate::call::Call;
+use crate::shadow::Shadow;
+
+impl InProcess {
+    /// To be called for each notification, before it is answered.
+    pub fn settle_opens(&self, call: &Notification) {
+        if self.constants.is_none() {
+            return;
+        }
+        if let Some(space) = self.space(call.tid) {
+            let from = match space.offset_in_map(call.ip) {
+                Some(offset) if offset == stub::open_layout().failed => From::Failure,
+                Some(_) => From::Map,
+                None => From::Site,
+            };
+            space.opens.settle(call, from);
+        }
+    }
+
+    /// What the caller was about to open when it was interrupted, if this call resumes that.
+    pub fn resumed(&self, call: &Call<'_>) -> Option<Source> {
+        let (_, id) = call.notification.as_ref()?;
+        self.space(call.task.tid)?.opens.resumed_by(*id)
+    }
+
+    fn asks(&self, call: &Notification) -> Option<Arc<Space>> {
+        if self.constants.is_none() || !is_open(call) {
+            return None;
+        }
+        let space = self.space(call.tid)?;
+        let is_asked = space.offset_in_map(call.ip) == Some(stub::open_layout().asked);
+        is_asked.then_some(space)
+    }
+
+    /// Whether a call with this outcome has to be made at the site: it waits there, where signals end the wait as they should.
+    pub fn belongs_at_site(&self, call: &Notification, outcome: &Result<Answer>) -> bool {
+        let is_over = matches!(
+            outcome,
+            Ok(Answer::Value(_) | Answer::PassOn | Answer::Watched(_) | Answer::Install { .. })
+                | Err(FsError::Errno(_))
+        );
+        !is_over && self.asks(call).is_some()
+    }
+
+    /// Leaves the last part of an open to the thread where that is possible.
+    pub fn delegate_open(
+        &self,
+        monitor: &Monitor,
+        call: &Notification,
+        outcome: Result<Answer>,
+    ) -> Result<Answer> {
+        let Ok(Answer::Install {
+            fd,
+            cloexec,
+            counts: false,
+            delivery,
+        }) = outcome
+        else {
+            return outcome;
+        };
+        let space = self.asks(call);
+        let space = space.filter(|space| space.owner == call.tid && !space.opens.are_refused());
+        let offer = space.as_ref().and_then(|_| offer(monitor, &fd, cloexec));
+        let (Some(space), Some((claimed, answer))) = (space, offer) else {
+            return Ok(Answer::Install {
+                fd,
+                cloexec,
+                counts: false,
+                delivery,
+            });
+        };
+        let source = match claimed {
+            Some((place, claim)) => Source::File(place, Arc::new(claim)),
+            None => Source::Description(Arc::new(fd)),
+        };
+        space.opens.begin(call, source, delivery);
+        Ok(Answer::Value(answer))
+    }
+
+    /// Ends what is kept for threads that sleep in another call.
+    pub fn sweep_opens(&self) {
+        let spaces: Vec<_> = self.spaces.lock().values().cloned().collect();
+        for space in spaces {
+            // Read before the thread is looked at, which may begin another open meanwhile.
+            let Some(id) = space.opens.pending() else {
+                continue;
+            };
+            let sleeps = procfs::activity(space.owner) == Ok(Activity::Sleeping);
+            let call = || procfs::sleeping_call(space.owner);
+            let elsewhere = |call| call >= 0 && call != libc::SYS_openat;
+            if sleeps && call().is_ok_and(|call| call.is_some_and(elsewhere)) {
+                space.opens.end(id);
+            }
+        }
+    }
+}
+
+/// The answer by which a thread opens the object of `fd` itself, and of a file with a cache object a claim to it. `None` where the result would differ.
+fn offer(monitor: &Monitor, fd: &OwnedFd, cloexec: bool) -> Option<(Option<(Place, Claim)>, i64)> {
+    let status = answer::status(fd).ok()?;
+    if !answer::reopens_alike(status) {
+        return None;
+    }
+    let by_number =
+        |number: RawFd| stub::opens::of_monitor(number, answer::reopen_flags(status, cloexec));
+    let shadow = monitor.shadows.of_descriptor(fd).ok()?;
+    match shadow.as_deref() {
+        Some(Shadow::File { place, handle, .. }) => {
+            let (claim, number) = Claim::of(handle)?;
+            Some((Some((place.clone(), claim)), by_number(number)?))
+        }
+        // The monitor's description counts until it is closed.
+        Some(Shadow::Dir { .. } | Shadow::Snapshot { .. }) | None
+            if status & libc::O_ACCMODE == libc::O_RDONLY =>
+        {
+            Some((None, by_number(fd.as_raw_fd())?))
+        }
+        _ => None,
+    }
+}
