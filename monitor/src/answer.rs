@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use goanna_vfs::{Errno, Result, Wait};
+use goanna_vfs::{Description, Errno, Result, Wait};
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::process::deliveries::Delivery;
@@ -46,11 +46,11 @@ pub enum Answer {
     Watched(Vec<u8>),
     /// It returns a new descriptor.
     Install {
-        /// The descriptor that the tracee gets a copy of.
-        fd: OwnedFd,
+        /// What the tracee gets a descriptor of.
+        description: Description,
         /// Close-on-exec.
         cloexec: bool,
-        /// The monitor's descriptor must be closed before the tracee continues: it would count as a reader or writer, or inotify(7) would report
+        /// The monitor's own descriptor must be closed before the tracee continues: it would count as a reader or writer, or inotify(7) would report
         /// its close.
         counts: bool,
         /// For a file's object: records, until it is dropped, that the tracee is about to get the descriptor.

@@ -105,7 +105,7 @@ impl<'a> Model<'a> {
         let len = len.min((self.data.len() as u64).saturating_sub(at));
         let data = vec![byte; len as usize];
         if len > 0 {
-            memfile::pwrite(self.file().opened.fd.as_fd(), &data, at).unwrap();
+            memfile::pwrite(self.file().opened.fd().unwrap().as_fd(), &data, at).unwrap();
             self.put(at, &data);
         }
         if byte == 1 {

@@ -110,7 +110,7 @@ fn map(mounted: &Mounted) -> Result<()> {
     let cache = mounted.fs.content().unwrap();
     cache.map_shared(&mounted.caller, &file.node)?;
     // Like a program's write through its mapping, which the monitor does not see.
-    memfile::pwrite(file.opened.fd.as_fd(), &[0xee; 6000], 1000)?;
+    memfile::pwrite(file.opened.fd()?.as_fd(), &[0xee; 6000], 1000)?;
     let synced = mounted.fs.sync(Some(&file.node));
     mounted.close(file);
     synced
@@ -235,7 +235,7 @@ fn walk(mounted: &Mounted, dir: &Node, path: &[u8], tree: &mut Tree) {
                 Ok(opened) => {
                     let len = mounted.size(&node) as usize;
                     let mut data = vec![0; len + 1];
-                    let got = memfile::pread(opened.fd.as_fd(), &mut data, 0).unwrap();
+                    let got = memfile::pread(opened.fd().unwrap().as_fd(), &mut data, 0).unwrap();
                     data.truncate(got);
                     assert_eq!(got, len, "{}", String::from_utf8_lossy(&path));
                     Entry::File(data)

@@ -25,11 +25,11 @@ struct Cached {
 
 impl Cached {
     fn cached(opened: Opened) -> Result<Opened> {
-        let reader = memfile::reopen(opened.fd.as_fd(), libc::O_RDONLY)?;
+        let reader = memfile::reopen(opened.fd()?.as_fd(), libc::O_RDONLY)?;
         let handle = Arc::new(ObjectHandle::new(reader)?);
         let native = Native::Reads { handle };
         Ok(Opened {
-            fd: opened.fd,
+            description: opened.description,
             native,
         })
     }
@@ -92,7 +92,7 @@ impl CachedContent for Cached {
 
     fn relocate_unused(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
         let probe = self.lower.open(caller, node, libc::O_RDONLY)?;
-        let handle = ObjectHandle::new(memfile::reopen(probe.fd.as_fd(), libc::O_RDONLY)?)?;
+        let handle = ObjectHandle::new(memfile::reopen(probe.fd()?.as_fd(), libc::O_RDONLY)?)?;
         drop(probe);
         assert!(
             !handle.open_for_write_elsewhere(),

@@ -139,7 +139,7 @@ fn touch(fs: &AminoFs, user: &goanna_vfs::Caller, name: &str) {
     if let Ok(opened) = fs.open(user, &node, libc::O_RDWR) {
         let handle = Handle {
             node: node.clone(),
-            fd: opened.fd,
+            fd: opened.into_fd().unwrap(),
             flags: libc::O_RDWR,
         };
         let _ = handle.write(fs, WritePosition::End, b"end");

@@ -226,7 +226,10 @@ fn a_replaced_file_stays_readable_for_a_caller_that_has_found_it() {
     fs.sync(None).unwrap();
     let opened = fs.open(&user, &found, libc::O_RDONLY).unwrap();
     let mut data = vec![0; 40_000];
-    assert_eq!(nix::sys::uio::pread(&opened.fd, &mut data, 0), Ok(30_000));
+    assert_eq!(
+        nix::sys::uio::pread(opened.fd().unwrap(), &mut data, 0),
+        Ok(30_000)
+    );
     assert_eq!(data[..30_000], [1; 30_000]);
     drop((opened, found));
     wait_for(&fs, [0, 0, 0, 2, 0, 2]);
@@ -258,7 +261,7 @@ fn tmpfiles() {
         let (node, opened) = fs.tmpfile(&user, &fs.root(), 0o666, flags).unwrap();
         Handle {
             node,
-            fd: opened.fd,
+            fd: opened.into_fd().unwrap(),
             flags,
         }
     };

@@ -511,7 +511,7 @@ fn programs_and_large_files_are_checked_by_its_own_content() {
     assert!(matches!(unused, Ok(None)));
     let moved = fs.relocate(&inside.caller, &writer.node, libc::O_RDWR);
     let moved = Handle {
-        fd: moved.unwrap().unwrap().fd,
+        fd: moved.unwrap().unwrap().into_fd().unwrap(),
         node: writer.node.clone(),
         flags: libc::O_RDWR,
     };

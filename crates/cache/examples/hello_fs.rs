@@ -165,7 +165,7 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         node: ops::lookup(&caller, &root, b"hello")?,
     };
     let opened = ops::open_existing(&caller, &hello, libc::O_RDONLY)?;
-    let text = std::io::read_to_string(std::fs::File::from(opened.fd))?;
+    let text = std::io::read_to_string(std::fs::File::from(opened.into_fd()?))?;
     print!("{text}");
     let refused = ops::unlink(&caller, &root, b"hello");
     if text.as_bytes() != TEXT || refused != Err(FsError::Errno(Errno::EROFS)) {

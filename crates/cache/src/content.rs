@@ -89,10 +89,9 @@ impl<const PAGE: u64> Content<PAGE> {
     }
 
     /// A new open file description for a program that opened the file with `flags`. The content is in use from now on.
-    pub fn open(&mut self, flags: i32) -> Result<Opened> {
-        let opened = self.object.open(flags)?;
+    pub fn open(&mut self, flags: i32) -> Opened {
         self.in_use = true;
-        Ok(opened)
+        self.object.open(flags)
     }
 
     /// The pages that differ from the stored content.
@@ -162,7 +161,7 @@ impl<const PAGE: u64> Content<PAGE> {
     pub fn relocate(&mut self, size: u64, large_dir: &Path, flags: i32) -> Result<Opened> {
         let (object, writer) = CacheObject::create(size, Some(large_dir))?;
         self.object.copy_to(&writer, size)?;
-        let opened = object.open(flags)?;
+        let opened = object.open(flags);
         self.exchange_object(object);
         Ok(opened)
     }

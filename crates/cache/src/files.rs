@@ -182,7 +182,7 @@ impl<S: FileSource> FileCache<S> {
             state.keep_within(self.limits);
         }
         let filled = object.as_ref().ok_or(Errno::EIO)?;
-        filled.object.open(flags)
+        Ok(filled.object.open(flags))
     }
 
     /// If the monitor holds too many handles, waits until it has dropped those of closed files, but no longer than two of its

@@ -46,7 +46,7 @@
 //! let cache = FileCache::new(Greeting);
 //! let file = Node::bare(2, FileKind::Regular);
 //! let opened = cache.open(&file, libc::O_RDONLY)?;
-//! let content = std::io::read_to_string(std::fs::File::from(opened.fd)).unwrap();
+//! let content = std::io::read_to_string(std::fs::File::from(opened.into_fd()?)).unwrap();
 //! assert_eq!(content, "Hello, world\n");
 //! cache.released(&file);
 //! # Ok::<(), goanna_vfs::Errno>(())

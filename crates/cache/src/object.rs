@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::{memfile, stat};
-use goanna_vfs::{Errno, Native, Opened};
+use goanna_vfs::{Description, Errno, Native, Opened};
 
 use crate::Result;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
@@ -94,13 +94,13 @@ impl CacheObject {
     }
 
     /// A new open file description for a program that opened the file with `flags`.
-    pub fn open(&self, flags: i32) -> Result<Opened> {
-        Ok(Opened {
-            fd: self.handle.open(flags & KEPT_FLAGS)?,
+    pub fn open(&self, flags: i32) -> Opened {
+        Opened {
+            description: Description::of_object(&self.handle, flags & KEPT_FLAGS),
             native: Native::Reads {
                 handle: Arc::clone(&self.handle),
             },
-        })
+        }
     }
 
     /// A writable descriptor, which the caller closes at once after the change. ETXTBSY while the file is executed, as on

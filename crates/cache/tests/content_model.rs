@@ -59,7 +59,7 @@ struct Store<'a> {
 impl<'a> Store<'a> {
     fn new(large_dir: &'a Path) -> Self {
         let (mut content, _) = Content::create(0, None).unwrap();
-        let program = File::from(content.open(libc::O_RDWR).unwrap().fd);
+        let program = File::from(content.open(libc::O_RDWR).into_fd().unwrap());
         Self {
             large_dir,
             pages: BTreeMap::new(),
@@ -170,7 +170,7 @@ impl<'a> Store<'a> {
         self.program = File::open("/dev/null").unwrap();
         assert!(self.content.is_unused());
         self.content = self.filled();
-        self.program = File::from(self.content.open(libc::O_RDWR).unwrap().fd);
+        self.program = File::from(self.content.open(libc::O_RDWR).into_fd().unwrap());
     }
 
     /// A copy of the content is written to, as by a transaction; then the program's object becomes like it.
@@ -199,7 +199,7 @@ impl<'a> Store<'a> {
         let opened = self
             .content
             .relocate(self.size, self.large_dir, libc::O_RDWR);
-        self.program = File::from(opened.unwrap().fd);
+        self.program = File::from(opened.unwrap().into_fd().unwrap());
         assert!(self.content.is_on_disk());
     }
 
@@ -327,7 +327,12 @@ fn a_content_knows_whether_a_program_holds_it() {
     let (mut content, writer) = Content::<PAGE>::create(PAGE, None).unwrap();
     drop(writer);
     assert!(content.is_unused() && !content.is_in_use());
-    let opened = content.open(libc::O_RDWR).unwrap();
+    let opened = content.open(libc::O_RDWR);
+    assert!(
+        content.is_in_use() && content.refresh_use(),
+        "before it has a descriptor"
+    );
+    let opened = opened.into_fd().unwrap();
     assert!(content.map_shared() && !content.map_shared());
     assert!(content.is_open_for_writing() && content.refresh_use());
     drop(opened);
@@ -340,11 +345,11 @@ fn a_content_knows_whether_a_program_holds_it() {
 #[test]
 fn writes_to_an_object_that_was_left_behind_are_known() {
     let (mut content, _) = Content::<PAGE>::create(PAGE, None).unwrap();
-    let old = content.open(libc::O_RDWR).unwrap();
+    let old = content.open(libc::O_RDWR);
     let (other, _) = goanna_cache::CacheObject::create(PAGE, None).unwrap();
     content.exchange_object(other);
     content.leave_descriptors_behind();
-    let new = content.open(libc::O_RDWR).unwrap();
-    assert!(!content.is_shown_by(&old.fd).unwrap());
-    assert!(content.is_shown_by(&new.fd).unwrap());
+    let new = content.open(libc::O_RDWR);
+    assert!(!content.is_shown_by(old.fd().unwrap()).unwrap());
+    assert!(content.is_shown_by(new.fd().unwrap()).unwrap());
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use goanna_cache::{FileCache, FileSource, Limits};
-use goanna_vfs::{CachedContent, Errno, FileKind, Native, Node, Opened, Result};
+use goanna_vfs::{CachedContent, Errno, FileKind, Native, Node, Result};
 use proptest::prelude::*;
 
 const BLOCK: usize = 4096;
@@ -81,7 +81,7 @@ fn node(ino: usize) -> Node {
 fn open(cache: &FileCache<Files>, ino: usize) -> File {
     let opened = cache.open(&node(ino), libc::O_RDONLY).unwrap();
     assert!(matches!(opened.native, Native::Reads { .. }));
-    File::from(opened.fd)
+    File::from(opened.into_fd().unwrap())
 }
 
 fn all_of(file: &File) -> Vec<u8> {
@@ -201,7 +201,7 @@ fn what_could_change_a_file_is_refused() {
     let opened = cache.open(&directory, libc::O_RDONLY);
     assert_eq!(opened.map(drop), Err(Errno::ENXIO));
     // Root could reopen the descriptor for writing; the object itself refuses.
-    let Opened { fd, .. } = open(libc::O_RDONLY).unwrap();
+    let fd = open(libc::O_RDONLY).unwrap().into_fd().unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
     let file = File::options().write(true).open(path).unwrap();
     assert!(file.write_at(b"x", 0).is_err() && file.write_at(b"x", 10).is_err());

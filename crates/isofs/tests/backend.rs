@@ -59,7 +59,7 @@ impl Mounted {
 
 fn all_of(opened: &Opened) -> Vec<u8> {
     let mut content = Vec::new();
-    let file = File::from(opened.fd.as_fd().try_clone_to_owned().unwrap());
+    let file = File::from(opened.fd().unwrap().as_fd().try_clone_to_owned().unwrap());
     (&file).read_to_end(&mut content).unwrap();
     content
 }
@@ -72,7 +72,7 @@ fn handle(opened: &Opened) -> &Arc<ObjectHandle> {
 }
 
 fn identity(opened: &Opened) -> u64 {
-    let file = File::from(opened.fd.as_fd().try_clone_to_owned().unwrap());
+    let file = File::from(opened.fd().unwrap().as_fd().try_clone_to_owned().unwrap());
     file.metadata().unwrap().ino()
 }
 
@@ -180,7 +180,7 @@ fn open_files_hold_the_content_and_nothing_else() {
         let expected = fs::read(work.tree.join(path)).unwrap();
         assert!(all_of(&opened) == expected, "{path}");
         // Not even a program with a writable descriptor can change the content that others read.
-        let writable = memfile::reopen(opened.fd.as_fd(), libc::O_RDWR).unwrap();
+        let writable = memfile::reopen(opened.fd().unwrap().as_fd(), libc::O_RDWR).unwrap();
         let writable = File::from(writable);
         assert!(writable.write_at(b"x", 0).is_err(), "{path}");
         assert!(
@@ -235,7 +235,7 @@ fn memory_is_given_back() {
     for n in 1..FILES {
         let opened = cd.open(&format!("f{n}")).unwrap();
         let mut first = [0];
-        File::from(opened.fd.as_fd().try_clone_to_owned().unwrap())
+        File::from(opened.fd().unwrap().as_fd().try_clone_to_owned().unwrap())
             .read_exact(&mut first)
             .unwrap();
         assert_eq!(usize::from(first[0]), n + 1);
@@ -282,7 +282,7 @@ fn compressed_zeros_cost_nothing() {
     xorriso("", &image, &work.tree, "-set_filter_r --zisofs / --");
     let cd = Mounted::new(open(&image, Options::default()));
     let opened = cd.open("zeros").unwrap();
-    let meta = File::from(opened.fd.as_fd().try_clone_to_owned().unwrap())
+    let meta = File::from(opened.fd().unwrap().as_fd().try_clone_to_owned().unwrap())
         .metadata()
         .unwrap();
     assert_eq!(meta.len(), 60 << 20);

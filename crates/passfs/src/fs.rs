@@ -15,7 +15,7 @@ use crate::node::{Pin, os};
 /// The lower file itself: all its calls run without us.
 fn native(fd: std::os::fd::OwnedFd) -> Opened {
     Opened {
-        fd,
+        description: fd.into(),
         native: Native::All,
     }
 }

@@ -35,7 +35,7 @@ pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
 pub use mount::{Around, Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
-pub use opened::{Native, OpenFile, Opened, WritePosition};
+pub use opened::{Description, Native, OpenFile, Opened, WritePosition};
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};

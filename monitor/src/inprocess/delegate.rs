@@ -3,14 +3,13 @@
 //! An open that comes from the code of the map (`map.S`) may be answered with the number of a descriptor of the monitor. The thread opens that by its path in
 //! `/proc`, and the monitor need not wait until the thread has woken. `opens` keeps the object meanwhile.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
 use goanna_sys::notify::Notification;
-use goanna_sys::object_handle::Claim;
 use goanna_sys::procfs::{self, Activity};
 use goanna_sys::stub;
-use goanna_vfs::{FsError, Place, Result};
+use goanna_vfs::{Description, FsError, Place, Result};
 
 use super::InProcess;
 use super::opens::{From, Source, is_open};
@@ -69,7 +68,7 @@ impl InProcess {
         outcome: Result<Answer>,
     ) -> Result<Answer> {
         let Ok(Answer::Install {
-            fd,
+            description,
             cloexec,
             counts: false,
             delivery,
@@ -79,20 +78,21 @@ impl InProcess {
         };
         let space = self.asks(call);
         let space = space.filter(|space| space.owner == call.tid && !space.opens.are_refused());
-        let offer = space.as_ref().and_then(|_| offer(monitor, &fd, cloexec));
-        let (Some(space), Some((claimed, answer))) = (space, offer) else {
+        let offer = space
+            .as_ref()
+            .and_then(|_| offer(monitor, &description, cloexec));
+        let (Some(space), Some((place, answer))) = (space, offer) else {
             return Ok(Answer::Install {
-                fd,
+                description,
                 cloexec,
                 counts: false,
                 delivery,
             });
         };
-        let source = match claimed {
-            Some((place, claim)) => Source::File(place, Arc::new(claim)),
-            None => Source::Description(Arc::new(fd)),
-        };
-        space.opens.begin(call, source, delivery);
+        let description = Arc::new(description);
+        space
+            .opens
+            .begin(call, Source { place, description }, delivery);
         Ok(Answer::Value(answer))
     }
 
@@ -114,26 +114,34 @@ impl InProcess {
     }
 }
 
-/// The answer by which a thread opens the object of `fd` itself, and of a file with a cache object a claim to it. `None` where the result would differ.
-fn offer(monitor: &Monitor, fd: &OwnedFd, cloexec: bool) -> Option<(Option<(Place, Claim)>, i64)> {
+/// The answer by which a thread opens the object of `description` itself, and the file, if that is a cache object. `None` where the result would differ.
+fn offer(
+    monitor: &Monitor,
+    description: &Description,
+    cloexec: bool,
+) -> Option<(Option<Place>, i64)> {
+    let by_number = |number: RawFd, flags| {
+        stub::opens::of_monitor(number, answer::reopen_flags(flags, cloexec))
+    };
+    if let Some((claim, flags)) = description.claim() {
+        let shadow = monitor.shadows.find(claim.handle().identity())?;
+        let Shadow::File { place, .. } = &*shadow else {
+            return None;
+        };
+        let answer = by_number(claim.handle().number()?, flags)?;
+        return Some((Some(place.clone()), answer));
+    }
+    let fd = description.fd().ok()?;
     let status = answer::status(fd).ok()?;
-    if !answer::reopens_alike(status) {
+    let reads = status & libc::O_ACCMODE == libc::O_RDONLY;
+    if !reads || !answer::reopens_alike(status) {
         return None;
     }
-    let by_number =
-        |number: RawFd| stub::opens::of_monitor(number, answer::reopen_flags(status, cloexec));
+    // The monitor's description counts until it is closed.
     let shadow = monitor.shadows.of_descriptor(fd).ok()?;
-    match shadow.as_deref() {
-        Some(Shadow::File { place, handle, .. }) => {
-            let (claim, number) = Claim::of(handle)?;
-            Some((Some((place.clone(), claim)), by_number(number)?))
-        }
-        // The monitor's description counts until it is closed.
-        Some(Shadow::Dir { .. } | Shadow::Snapshot { .. }) | None
-            if status & libc::O_ACCMODE == libc::O_RDONLY =>
-        {
-            Some((None, by_number(fd.as_raw_fd())?))
-        }
-        _ => None,
-    }
+    let is_counted = matches!(
+        shadow.as_deref(),
+        Some(Shadow::File { .. } | Shadow::Special { .. } | Shadow::Reference { .. })
+    );
+    (!is_counted).then_some((None, by_number(fd.as_raw_fd(), status)?))
 }

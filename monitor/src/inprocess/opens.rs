@@ -8,15 +8,13 @@
 //!
 //! The lock is a leaf. What is kept may be the last reference to an inode, and dropping that calls the back end; so it is dropped without the lock.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use goanna_sys::notify::Notification;
-use goanna_sys::object_handle::Claim;
 use goanna_sys::procfs;
-use goanna_vfs::Place;
+use goanna_vfs::{Description, Place};
 use parking_lot::Mutex;
 
 use crate::process::deliveries::Delivery;
@@ -28,11 +26,11 @@ const FALLS_ASLEEP_WITHIN: Duration = Duration::from_millis(500);
 
 /// The object that a thread opens itself.
 #[derive(Debug, Clone)]
-pub enum Source {
-    /// The cache object of a file, which counts as open as long as the claim exists.
-    File(Place, Arc<Claim>),
-    /// The object of a description for reading.
-    Description(Arc<OwnedFd>),
+pub struct Source {
+    /// The file, if the object is its cache object.
+    pub place: Option<Place>,
+    /// A claim to that object, or a description for reading.
+    pub description: Arc<Description>,
 }
 
 /// An open that the monitor has answered. The thread may not have its descriptor yet.

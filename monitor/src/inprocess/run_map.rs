@@ -15,7 +15,7 @@ const REMEMBERED: usize = 4096;
 #[derive(Debug)]
 pub struct RunMap {
     map: Arc<AttributeMap>,
-    /// The number of the run in the map: the start of absolute paths, and the space of its backing directories.
+    /// The number of the run in the map: the start of absolute paths, and the space of its backing directories. Zero for a map without attributes.
     run: u64,
     /// The mount whose attributes it has.
     pub(super) mount: Option<Arc<Mount>>,
@@ -39,7 +39,7 @@ impl RunMap {
         let named =
             in_root.find(|(.., other)| mount.is_some_and(|mount| Arc::ptr_eq(other, mount)));
         Some(Self {
-            run: map.new_id(),
+            run: mount.map_or(0, |_| map.new_id()),
             map,
             mount: mount.cloned(),
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),

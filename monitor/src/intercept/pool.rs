@@ -221,19 +221,21 @@ fn reply(
             listener.reply(id, Reply::Continue)
         }
         Ok(Answer::Install {
-            fd,
+            description,
             cloexec,
             counts,
             delivery,
         }) => {
-            let installed = if counts || one_cpu.is_some() {
+            let is_kept = counts || one_cpu.is_some();
+            let installed = description.into_fd().and_then(|fd| {
+                if !is_kept {
+                    return listener.install(id, fd.as_fd(), cloexec).map(drop);
+                }
                 let number = listener.install_keep(id, fd.as_fd(), cloexec, None);
                 drop(fd);
                 drop(one_cpu);
                 number.and_then(|number| listener.reply(id, Reply::Value(number.into())))
-            } else {
-                listener.install(id, fd.as_fd(), cloexec).map(drop)
-            };
+            });
             drop(delivery);
             installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
         }

@@ -219,11 +219,11 @@ impl Target<'_> {
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             let at = offset + done as u64;
             done += match &self.opened.native {
-                Native::All => nix::sys::uio::pwrite(&self.opened.fd, rest, at as i64)?,
+                Native::All => nix::sys::uio::pwrite(self.opened.fd()?, rest, at as i64)?,
                 Native::Reads { .. } => {
                     let file = OpenFile {
                         node: &self.place.node,
-                        ofd: self.opened.fd.as_fd(),
+                        ofd: self.opened.fd()?.as_fd(),
                         flags: libc::O_RDWR,
                     };
                     let fs = &self.place.mount.fs;
@@ -236,7 +236,7 @@ impl Target<'_> {
 
     fn set_size(&self, size: u64) -> Result<()> {
         match &self.opened.native {
-            Native::All => Ok(nix::unistd::ftruncate(&self.opened.fd, size as i64)?),
+            Native::All => Ok(nix::unistd::ftruncate(self.opened.fd()?, size as i64)?),
             Native::Reads { .. } => {
                 let fs = &self.place.mount.fs;
                 fs.truncate(self.caller, &self.place.node, size)

@@ -356,8 +356,13 @@ impl Supervisor {
                 skip(stopped, regs, value)?;
                 Ok(Next::Skipped)
             }
-            Answer::Install { fd, cloexec, .. } => {
+            Answer::Install {
+                description,
+                cloexec,
+                ..
+            } => {
                 use std::os::fd::AsRawFd;
+                let fd = description.into_fd()?;
                 let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
                 let flags = reopen_flags(status(&fd)?, cloexec);
                 Ok(Next::Instead(Rewrite::Open {

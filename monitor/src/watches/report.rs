@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use goanna_sys::object_handle::ObjectHandle;
-use goanna_vfs::{FsError, Node, Place, PlaceKey, Result, TxnId};
+use goanna_vfs::{Description, FsError, Node, Place, PlaceKey, Result, TxnId};
 use parking_lot::RwLockReadGuard;
 
 use super::events::Event;
@@ -209,12 +209,14 @@ pub fn touched(call: &Call<'_>, place: &Place, touch: Touch) {
     }
 }
 
-/// Reports that a tracee is about to get `fd`, a descriptor of `place` that was opened with `flags`.
-pub fn opened(call: &Call<'_>, place: &Place, fd: &OwnedFd, flags: i32) {
+/// Reports that a tracee is about to get a descriptor of `place` that was opened with `flags`.
+pub fn opened(call: &Call<'_>, place: &Place, description: &Description, flags: i32) {
     let watches = &call.monitor.watches;
     if !watches.in_use() {
         return;
     }
+    // What cannot be opened is not reported.
+    let Ok(fd) = description.fd() else { return };
     let node = place.key();
     let handle = match call.monitor.shadows.of_descriptor(fd) {
         Ok(Some(shadow)) => match &*shadow {

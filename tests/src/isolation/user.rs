@@ -49,7 +49,13 @@ impl<'a> Site<'a> {
                 fs.lookup(&caller, &dir, name.as_bytes()).unwrap()
             });
             let is_file = node.kind() == FileKind::Regular;
-            let fd = is_file.then(|| fs.open(&caller, &node, libc::O_RDWR).unwrap().fd);
+            let fd = is_file.then(|| {
+                fs.open(&caller, &node, libc::O_RDWR)
+                    .unwrap()
+                    .description
+                    .into_fd()
+                    .unwrap()
+            });
             site.held.push(Held { node, fd });
         }
         site
@@ -237,7 +243,7 @@ impl Calls for User<'_> {
             return self.write_to(&held.node, fd, position, byte);
         }
         let opened = self.fs().open(&self.caller, &file.node, libc::O_RDWR)?;
-        let result = self.write_to(&file.node, &opened.fd, position, byte);
+        let result = self.write_to(&file.node, opened.fd().unwrap(), position, byte);
         drop(opened);
         self.fs().released(&file.node);
         result

@@ -161,7 +161,7 @@ impl Files {
         self.exchange_lower(state, lower);
         self.idle.lock().remove(node.ino());
         let loaded = self.load(state, truncates);
-        let opened = loaded.and_then(|()| Ok(state.content_mut()?.open(flags)?));
+        let opened = loaded.and_then(|()| Ok(state.content_mut()?.open(flags)));
         if opened.is_err() && !was_open {
             state.close_lower();
             state.content = None;

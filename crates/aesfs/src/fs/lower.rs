@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use goanna_cache::write_all_at;
 use goanna_sys::memfile;
 use goanna_vfs::{
-    Attr, Caller, Errno, FileSystem, FsError, Native, Node, OpenFile, Opened, Result, Stamp,
-    WritePosition,
+    Attr, Caller, Description, Errno, FileSystem, FsError, Native, Node, OpenFile, Opened, Result,
+    Stamp, WritePosition,
 };
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::stat::fstat;
@@ -109,7 +109,7 @@ impl LowerFile {
         let opened = self.opened()?;
         match opened.native {
             Native::All => {
-                let stat = fstat(&opened.fd)?;
+                let stat = fstat(opened.fd()?)?;
                 Ok(Version {
                     size: stat.st_size.unsigned_abs(),
                     mtime: stamp(stat.st_mtime, stat.st_mtime_nsec),
@@ -142,7 +142,7 @@ impl LowerFile {
     }
 
     fn set_lock(&self, kind: i32) -> std::result::Result<(), Errno> {
-        let fd = &self.opened.as_ref().ok_or(Errno::EBADF)?.fd;
+        let fd = self.opened.as_ref().ok_or(Errno::EBADF)?.fd()?;
         let lock = libc::flock {
             l_type: kind as i16,
             l_whence: libc::SEEK_SET as i16,
@@ -157,7 +157,7 @@ impl LowerFile {
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let opened = self.opened()?;
         match opened.native {
-            Native::All => Ok(memfile::pread(opened.fd.as_fd(), buf, offset)?),
+            Native::All => Ok(memfile::pread(opened.fd()?.as_fd(), buf, offset)?),
             // In a transaction the file may have another content than its descriptor shows.
             Native::Reads { .. } => self.fs.read_at(&self.caller, &self.node, offset, buf),
         }
@@ -167,13 +167,13 @@ impl LowerFile {
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<()> {
         let opened = self.opened()?;
         if matches!(opened.native, Native::All) {
-            return Ok(write_all_at(&opened.fd, offset, data)?);
+            return Ok(write_all_at(opened.fd()?, offset, data)?);
         }
         let mut done = 0;
         while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
             let file = OpenFile {
                 node: &self.node,
-                ofd: opened.fd.as_fd(),
+                ofd: opened.fd()?.as_fd(),
                 flags: self.access,
             };
             let at = WritePosition::At(offset + done as u64);
@@ -208,8 +208,8 @@ impl LowerFile {
         let moved = content.relocate_unused(&self.caller, &self.node, self.access);
         self.opened = match moved {
             Ok(Some(opened)) => Some(opened),
-            _ => handle.open(self.access).ok().map(|fd| Opened {
-                fd,
+            _ => Some(Opened {
+                description: Description::of_object(&handle, self.access),
                 native: Native::Reads { handle },
             }),
         };
@@ -219,7 +219,7 @@ impl LowerFile {
     pub fn set_len(&self, size: u64) -> Result<()> {
         let opened = self.opened()?;
         match opened.native {
-            Native::All => Ok(memfile::set_len(opened.fd.as_fd(), size)?),
+            Native::All => Ok(memfile::set_len(opened.fd()?.as_fd(), size)?),
             Native::Reads { .. } => self.fs.truncate(&self.caller, &self.node, size),
         }
     }
@@ -228,7 +228,7 @@ impl LowerFile {
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
         let opened = self.opened()?;
         match opened.native {
-            Native::All => Ok(memfile::punch(opened.fd.as_fd(), offset, len)?),
+            Native::All => Ok(memfile::punch(opened.fd()?.as_fd(), offset, len)?),
             Native::Reads { .. } => {
                 let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 self.fs
@@ -241,7 +241,7 @@ impl LowerFile {
     pub fn allocate(&self, offset: u64, len: u64) -> Result<()> {
         let opened = self.opened()?;
         match opened.native {
-            Native::All => Ok(memfile::allocate(opened.fd.as_fd(), offset, len)?),
+            Native::All => Ok(memfile::allocate(opened.fd()?.as_fd(), offset, len)?),
             Native::Reads { .. } => {
                 let mode = libc::FALLOC_FL_KEEP_SIZE;
                 self.fs
@@ -254,7 +254,7 @@ impl LowerFile {
     pub fn data_segments(&self, size: u64) -> Result<Vec<(u64, u64)>> {
         let opened = self.opened()?;
         match opened.native {
-            Native::All => Ok(memfile::data_segments(opened.fd.as_fd(), 0, size)?),
+            Native::All => Ok(memfile::data_segments(opened.fd()?.as_fd(), 0, size)?),
             Native::Reads { .. } => Ok(vec![(0, size)]),
         }
     }

@@ -68,10 +68,10 @@ impl Dying {
 
     /// The descriptor of a file, with all its changes sent to this file system.
     fn watched(opened: Opened) -> Result<Opened> {
-        let reader = memfile::reopen(opened.fd.as_fd(), libc::O_RDONLY)?;
+        let reader = memfile::reopen(opened.fd()?.as_fd(), libc::O_RDONLY)?;
         let handle = Arc::new(ObjectHandle::new(reader)?);
         Ok(Opened {
-            fd: opened.fd,
+            description: opened.description,
             native: Native::Reads { handle },
         })
     }

@@ -160,7 +160,7 @@ impl Mounted {
     pub fn write(&self, file: &Handle, at: u64, data: &[u8]) -> Result<usize> {
         let open = OpenFile {
             node: &file.node,
-            ofd: file.opened.fd.as_fd(),
+            ofd: file.opened.fd().unwrap().as_fd(),
             flags: file.flags,
         };
         self.fs
@@ -171,7 +171,7 @@ impl Mounted {
     pub fn read(&self, file: &Handle) -> Vec<u8> {
         let size = self.size(&file.node);
         let mut data = vec![0; size as usize + 100];
-        let got = memfile::pread(file.opened.fd.as_fd(), &mut data, 0).unwrap();
+        let got = memfile::pread(file.opened.fd().unwrap().as_fd(), &mut data, 0).unwrap();
         data.truncate(got);
         data
     }

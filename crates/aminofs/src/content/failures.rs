@@ -97,7 +97,7 @@ mod tests {
         let root = fs.root();
         let made = fs.create(caller, &root, name.as_bytes(), 0o644, libc::O_RDWR);
         let (node, opened) = made.unwrap();
-        (node, opened.fd)
+        (node, opened.into_fd().unwrap())
     }
 
     fn write(

@@ -35,7 +35,7 @@ impl State {
     /// A new open file description of the content, which is there.
     fn open_content(&mut self, flags: i32) -> Result<Opened, Errno> {
         let cache = self.cache.as_mut().ok_or(Errno::EIO)?;
-        cache.open(flags)
+        Ok(cache.open(flags))
     }
 }
 

@@ -368,7 +368,7 @@ impl View<'_> {
         // Before the name is made, so that a lack of descriptors leaves no file behind.
         let (opened, cache) = self.with_descriptors(|| {
             let (mut cache, _) = self.new_cache(0)?;
-            Ok::<_, Errno>((cache.open(flags)?, cache))
+            Ok::<_, Errno>((cache.open(flags), cache))
         })?;
         what.cache = Some(cache);
         let inode = self.make(caller, dir, name, what)?;
@@ -396,7 +396,7 @@ impl View<'_> {
             let mut cache = self.new_cache(0)?.0;
             self.reserve(META_COST)?;
             let ino = self.new_ino(guard)?;
-            let opened = cache.open(flags)?;
+            let opened = cache.open(flags);
             if let Some(lists) = inherited {
                 let mut changes = Changes::new();
                 lists.put(&mut changes, ino, &mut meta);

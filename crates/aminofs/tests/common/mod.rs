@@ -144,13 +144,13 @@ pub fn create(fs: &AminoFs, path: &str) -> Result<Handle> {
     let (dir, name) = parent(fs, path)?;
     let flags = libc::O_RDWR;
     let (node, opened) = fs.create(&caller(), &dir, name, 0o644, flags)?;
-    let fd = opened.fd;
+    let fd = opened.into_fd()?;
     Ok(Handle { node, fd, flags })
 }
 
 pub fn open_file(fs: &AminoFs, path: &str, flags: i32) -> Result<Handle> {
     let node = walk(fs, path)?;
-    let fd = fs.open(&caller(), &node, flags)?.fd;
+    let fd = fs.open(&caller(), &node, flags)?.into_fd()?;
     Ok(Handle { node, fd, flags })
 }
 

@@ -69,7 +69,7 @@ impl<'a> User<'a> {
 
     pub fn open(&self, path: &str, flags: i32) -> Result<Handle> {
         let node = self.walk(path)?;
-        let fd = self.fs.open(&self.caller, &node, flags)?.fd;
+        let fd = self.fs.open(&self.caller, &node, flags)?.into_fd()?;
         Ok(Handle { node, fd, flags })
     }
 
@@ -77,7 +77,7 @@ impl<'a> User<'a> {
         let (dir, name) = self.parent(path)?;
         let flags = libc::O_RDWR;
         let (node, opened) = self.fs.create(&self.caller, &dir, name, 0o644, flags)?;
-        let fd = opened.fd;
+        let fd = opened.into_fd()?;
         Ok(Handle { node, fd, flags })
     }
 

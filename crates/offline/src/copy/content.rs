@@ -265,7 +265,7 @@ fn copy_data(
     let now = tree.attr(to)?.size;
     if now < size {
         match opened.native {
-            Native::All => rustix::fs::ftruncate(&opened.fd, size)?,
+            Native::All => rustix::fs::ftruncate(opened.fd()?, size)?,
             Native::Reads { .. } => {
                 tree.retry_while_locked(|| tree.fs().truncate(&tree.caller, &to.node, size))?;
             }
@@ -286,11 +286,11 @@ fn write_all(
             return Err(Errno::EINTR.into());
         }
         let count = match opened.native {
-            Native::All => rustix::io::pwrite(&opened.fd, data, offset)?,
+            Native::All => rustix::io::pwrite(opened.fd()?, data, offset)?,
             Native::Reads { .. } => {
                 let file = OpenFile {
                     node: &to.node,
-                    ofd: opened.fd.as_fd(),
+                    ofd: opened.fd()?.as_fd(),
                     flags: nix::libc::O_RDWR,
                 };
                 let position = WritePosition::At(offset);

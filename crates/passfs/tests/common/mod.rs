@@ -85,7 +85,7 @@ pub fn create(dir: &Dir, who: &Caller, name: &str, mode: u32) -> Result<(Node, O
 
 pub fn file_of(opened: Opened) -> fs::File {
     assert!(matches!(opened.native, Native::All));
-    fs::File::from(opened.fd)
+    fs::File::from(opened.into_fd().unwrap())
 }
 
 pub fn compare(dir: &Dir, node: &Node, path: &Path) {

@@ -26,18 +26,20 @@ pub struct ObjectHandle {
     claims: AtomicU64,
 }
 
-/// While this exists, a process is about to open the object by the number of the handle's descriptor: the object counts as open elsewhere.
+/// While this exists, a process is about to open the object: it counts as open elsewhere.
 #[derive(Debug)]
 pub struct Claim(Arc<ObjectHandle>);
 
 impl Claim {
-    /// A claim, and the number of the descriptor. `None` for an object on a shelf. The caller has the object open meanwhile.
-    pub fn of(handle: &Arc<ObjectHandle>) -> Option<(Self, RawFd)> {
-        let Kept::Here(fd) = &handle.kept else {
-            return None;
-        };
+    /// A claim to the object. The caller keeps it from being dropped meanwhile.
+    pub fn of(handle: &Arc<ObjectHandle>) -> Self {
         handle.claims.fetch_add(1 << 32 | 1, Ordering::SeqCst);
-        Some((Self(Arc::clone(handle)), fd.as_raw_fd()))
+        Self(Arc::clone(handle))
+    }
+
+    /// The object.
+    pub fn handle(&self) -> &Arc<ObjectHandle> {
+        &self.0
     }
 }
 
@@ -86,6 +88,14 @@ impl ObjectHandle {
         match &self.kept {
             Kept::Here(fd) => memfile::reopen(fd.as_fd(), flags),
             Kept::Shelved(shelved) => shelved.open(flags),
+        }
+    }
+
+    /// The number of the handle's descriptor. `None` for an object on a shelf.
+    pub fn number(&self) -> Option<RawFd> {
+        match &self.kept {
+            Kept::Here(fd) => Some(fd.as_raw_fd()),
+            Kept::Shelved(_) => None,
         }
     }
 
@@ -325,8 +335,8 @@ mod tests {
             assert!(handle.sole_opener());
             let handle = Arc::new(handle);
             let claim = Claim::of(&handle);
-            assert_eq!(claim.is_none(), crowded == 0);
-            assert_eq!(handle.sole_opener(), claim.is_none());
+            assert!(!handle.sole_opener());
+            assert_eq!(claim.handle().number().is_none(), crowded == 0);
             drop(claim);
             assert!(handle.sole_opener());
             let mut bytes = [0; 4];

@@ -140,7 +140,7 @@ pub struct Layout {
     pub flags: usize,
     /// The address of the map of attributes ([`map`]), or zero.
     pub map: usize,
-    /// The number of the run in the map.
+    /// The number of the run in the map, or zero if the map has no attributes.
     pub run: usize,
     /// The mount's ID, which statx(2) reports.
     pub mount: usize,

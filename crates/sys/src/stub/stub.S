@@ -501,6 +501,8 @@ goanna_stub_saved:
 	mov KIND(%rsp),%ecx
 	test %cl,%cl            # OPEN is its sign
 	js .Lstub_open_in_mount
+	cmpq $0,.Lstub_run(%rip)
+	je .Lstub_slow
 	lea STAT(%rsp),%r11
 	test $ACCESS,%ecx
 	jnz 4f

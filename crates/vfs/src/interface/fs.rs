@@ -193,7 +193,7 @@ pub trait FileSystem: Send + Sync + 'static {
         let opened = self.open(caller, node, libc::O_WRONLY)?;
         let file = OpenFile {
             node,
-            ofd: opened.fd.as_fd(),
+            ofd: opened.fd()?.as_fd(),
             flags: libc::O_WRONLY,
         };
         match opened.native {

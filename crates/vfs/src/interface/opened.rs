@@ -1,11 +1,11 @@
 //! Open files: what an open returns, and how later calls name the file.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use goanna_sys::object_handle::ObjectHandle;
+use goanna_sys::object_handle::{Claim, ObjectHandle};
 
-use crate::Node;
+use crate::{Errno, Node};
 
 /// Which calls on a descriptor run in the kernel without the monitor.
 #[derive(Debug, Clone)]
@@ -22,13 +22,72 @@ pub enum Native {
     },
 }
 
-/// A fresh open file description for the tracee.
+/// A fresh open file description. That of a cache object is made when it is first needed; until then the object has a claim instead.
+#[derive(Debug)]
+pub struct Description {
+    made: OnceLock<OwnedFd>,
+    object: Option<(Claim, i32)>,
+}
+
+impl Description {
+    /// A description of the object of `handle`, with `flags` as for open(2); close-on-exec is added. The caller keeps the object from being
+    /// dropped meanwhile.
+    pub fn of_object(handle: &Arc<ObjectHandle>, flags: i32) -> Self {
+        Self {
+            made: OnceLock::new(),
+            object: Some((Claim::of(handle), flags)),
+        }
+    }
+
+    /// A descriptor of it.
+    pub fn fd(&self) -> Result<&OwnedFd, Errno> {
+        if let (None, Some((claim, flags))) = (self.made.get(), &self.object) {
+            let _ = self.made.set(claim.handle().open(*flags)?);
+        }
+        self.made.get().ok_or(Errno::EBADF)
+    }
+
+    /// As [`Description::fd`], for good.
+    pub fn into_fd(self) -> Result<OwnedFd, Errno> {
+        self.fd()?;
+        self.made.into_inner().ok_or(Errno::EBADF)
+    }
+
+    /// The claim, and the flags, of a description of a cache object that has not been made.
+    pub fn claim(&self) -> Option<(&Claim, i32)> {
+        let (claim, flags) = self.object.as_ref()?;
+        self.made.get().is_none().then_some((claim, *flags))
+    }
+}
+
+impl From<OwnedFd> for Description {
+    fn from(fd: OwnedFd) -> Self {
+        Self {
+            made: OnceLock::from(fd),
+            object: None,
+        }
+    }
+}
+
+/// What a program gets that opens a file.
 #[derive(Debug)]
 pub struct Opened {
     /// Installed in the tracee; carries the access mode and status flags the program asked for.
-    pub fd: OwnedFd,
+    pub description: Description,
     /// The calls that the kernel performs on it without the monitor.
     pub native: Native,
+}
+
+impl Opened {
+    /// A descriptor of the description.
+    pub fn fd(&self) -> Result<&OwnedFd, Errno> {
+        self.description.fd()
+    }
+
+    /// As [`Opened::fd`], for good.
+    pub fn into_fd(self) -> Result<OwnedFd, Errno> {
+        self.description.into_fd()
+    }
 }
 
 /// An open file of a [`Native::Reads`] back end, as a data call gets it.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
@@ -183,7 +184,7 @@ impl MemFs {
 
 fn opened() -> Opened {
     Opened {
-        fd: File::open("/dev/null").unwrap().into(),
+        description: OwnedFd::from(File::open("/dev/null").unwrap()).into(),
         native: Native::All,
     }
 }

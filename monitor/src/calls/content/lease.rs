@@ -6,8 +6,6 @@
 //! A file of the host has the host's leases. An open that must wait for a lease does so on a thread of the executor, not in the
 //! pool. Files in a store can have none: their cache objects are opened for work that must not wait, such as a commit.
 
-use std::os::fd::AsFd;
-
 use goanna_vfs::{Caller, Errno, FsError, Opened, Place, Result, caps, ops};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
@@ -79,9 +77,10 @@ pub fn open(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Resu
         Err(FsError::Errno(Errno::EAGAIN)) => return Ok(None),
         opened => opened?,
     };
-    let status = fcntl(opened.fd.as_fd(), FcntlArg::F_GETFL)?;
+    let fd = opened.fd()?;
+    let status = fcntl(fd, FcntlArg::F_GETFL)?;
     let status = OFlag::from_bits_retain(status) - OFlag::O_NONBLOCK;
-    fcntl(opened.fd.as_fd(), FcntlArg::F_SETFL(status))?;
+    fcntl(fd, FcntlArg::F_SETFL(status))?;
     Ok(Some(opened))
 }
 

@@ -125,17 +125,18 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
     let Some(opened) = content.relocate(&caller, &place.node, output.flags)? else {
         return Ok(true);
     };
+    let object = opened.description.into_fd()?;
     lseek(
-        &opened.fd,
+        &object,
         lseek(&output.ofd, 0, Whence::SeekCur)?,
         Whence::SeekSet,
     )?;
     if let Native::Reads { handle } = opened.native {
-        report::relocated(call, &output.ofd, &opened.fd, &handle);
+        report::relocated(call, &output.ofd, &object, &handle);
         call.monitor.shadows.register_file(place, handle)?;
     }
     let (listener, id) = notification;
-    listener.install_keep(*id, opened.fd.as_fd(), cloexec, Some(fd))?;
+    listener.install_keep(*id, object.as_fd(), cloexec, Some(fd))?;
     Ok(true)
 }
 

@@ -179,7 +179,7 @@ impl Request {
         match end {
             End::PassOn => Ok(Answer::PassOn),
             End::List(list) => Ok(Answer::Install {
-                fd: list.open(call, &caller, self.flags)?,
+                description: list.open(call, &caller, self.flags)?.into(),
                 cloexec: self.cloexec(),
                 counts: false,
                 delivery: None,
@@ -215,28 +215,26 @@ impl Request {
     /// Completes an open that has been answered, but whose thread has not opened the object.
     fn resume(&self, call: &Call<'_>, source: Source) -> Result<Answer> {
         const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_TMPFILE;
-        match source {
-            Source::Description(fd) => Ok(Answer::Install {
-                fd: fd.try_clone().map_err(errno)?,
+        let Some(place) = source.place else {
+            return Ok(Answer::Install {
+                description: source.description.fd()?.try_clone().map_err(errno)?.into(),
                 cloexec: self.cloexec(),
                 counts: call.may_wait,
                 delivery: None,
-            }),
-            // The file may have another object by now. Its permissions do not matter any more.
-            Source::File(place, _) => {
-                let delivery = call.monitor.pause.deliveries.begin(call.task.tid);
-                let caller = Caller {
-                    caps: u64::MAX,
-                    ..(*call.caller()?).clone()
-                };
-                let request = Self {
-                    flags: self.flags & !DONE,
-                    path: Vec::new(),
-                    ..*self
-                };
-                request.open(call, &caller, &place, delivery)
-            }
-        }
+            });
+        };
+        // The file may have another object by now. Its permissions do not matter any more.
+        let delivery = call.monitor.pause.deliveries.begin(call.task.tid);
+        let caller = Caller {
+            caps: u64::MAX,
+            ..(*call.caller()?).clone()
+        };
+        let request = Self {
+            flags: self.flags & !DONE,
+            path: Vec::new(),
+            ..*self
+        };
+        request.open(call, &caller, &place, delivery)
     }
 
     fn find(&self, call: &Call<'_>) -> Result<End> {
@@ -362,12 +360,12 @@ impl Request {
                 if self.flags & libc::O_DIRECT != 0 {
                     return Err(Errno::EINVAL.into());
                 }
-                let fd = directory(call, caller, place, self.flags, true)?;
-                report::opened(call, place, &fd, self.flags);
+                let description = directory(call, caller, place, self.flags, true)?.into();
+                report::opened(call, place, &description, self.flags);
                 Ok(Answer::Install {
-                    fd,
+                    description,
                     cloexec: self.cloexec(),
-                    counts: false,
+                    counts: call.monitor.watches.in_use(),
                     delivery: None,
                 })
             }
@@ -413,12 +411,12 @@ impl Request {
         let writes_host_file = writes && matches!(opened.native, Native::All);
         if let Native::Reads { handle } = opened.native {
             call.monitor.shadows.register_file(place, handle)?;
-            report::opened(call, place, &opened.fd, self.flags);
+            report::opened(call, place, &opened.description, self.flags);
         }
         // The close of the last writer of a host file ends ETXTBSY, and inotify(7) reports closes. After a wait for a lease, the open
         // holds no descriptor that a later check would count.
         Ok(Answer::Install {
-            fd: opened.fd,
+            description: opened.description,
             cloexec: self.cloexec(),
             counts: call.may_wait || writes_host_file || call.monitor.watches.in_use(),
             delivery: Some(delivery),
@@ -439,7 +437,7 @@ impl Request {
                 .reference(place, sees_writes, installed)?
         };
         Ok(Answer::Install {
-            fd,
+            description: fd.into(),
             cloexec: self.cloexec(),
             counts: false,
             delivery: None,
@@ -473,7 +471,7 @@ impl Request {
             && (flags & OFlag::O_ACCMODE != OFlag::O_RDWR || place.node.kind() != FileKind::Fifo);
         if !may_wait {
             return Ok(Answer::Install {
-                fd: open_as(caller, &path, flags)?,
+                description: open_as(caller, &path, flags)?.into(),
                 cloexec,
                 counts: true,
                 delivery: None,
@@ -482,7 +480,7 @@ impl Request {
         let caller = caller.clone();
         Ok(Answer::Block(Work::new(move || {
             Ok(Answer::Install {
-                fd: open_as(&caller, &path, flags)?,
+                description: open_as(&caller, &path, flags)?.into(),
                 cloexec,
                 counts: true,
                 delivery: None,
