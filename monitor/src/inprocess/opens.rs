@@ -77,19 +77,20 @@ impl Opens {
 
     /// The thread makes `call`: it resumes an open, or others have ended.
     pub fn settle(&self, call: &Notification, from: From) {
-        let mut state = self.0.lock();
-        if state.pending.is_empty() {
-            return;
-        }
+        let is_interrupted = |open: &PendingOpen| matches!(open.stage, Stage::Interrupted(_));
+        let has_interrupted = {
+            let state = self.0.lock();
+            if state.pending.is_empty() {
+                return;
+            }
+            state.pending.iter().any(is_interrupted)
+        };
+        // Without the lock, because the thread may have to fall asleep first.
+        let sp = has_interrupted.then(|| stack_pointer(call.tid)).flatten();
         let is_same = |open: &PendingOpen| {
             is_open(call) && call.args.first_chunk::<4>() == open.args.first_chunk()
         };
-        let is_interrupted = |open: &PendingOpen| matches!(open.stage, Stage::Interrupted(_));
-        let sp = if state.pending.iter().any(is_interrupted) {
-            stack_pointer(call.tid)
-        } else {
-            None
-        };
+        let mut state = self.0.lock();
         let mut has_failed = false;
         let ends = |open: &mut PendingOpen| {
             let is_resumed = match open.stage {
