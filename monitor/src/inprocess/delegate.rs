@@ -41,6 +41,7 @@ impl InProcess {
         self.space(call.task.tid)?.opens.resumed_by(*id)
     }
 
+    /// The space of a caller that understands more answers than a descriptor.
     fn asks(&self, call: &Notification) -> Option<Arc<Space>> {
         if self.constants.is_none() || !is_open(call) {
             return None;
