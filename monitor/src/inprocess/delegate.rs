@@ -26,12 +26,13 @@ impl InProcess {
             return;
         }
         if let Some(space) = self.space(call.tid) {
-            let from = match space.offset_in_map(call.ip) {
-                Some(offset) if offset == stub::open_layout().failed => From::Failure,
-                Some(_) => From::Map,
-                None => From::Site,
-            };
-            space.opens.settle(call, from);
+            space
+                .opens
+                .settle(call, || match space.offset_in_map(call.ip) {
+                    Some(offset) if offset == stub::open_layout().failed => From::Failure,
+                    Some(_) => From::Map,
+                    None => From::Site,
+                });
         }
     }
 
@@ -68,33 +69,34 @@ impl InProcess {
         call: &Notification,
         outcome: Result<Answer>,
     ) -> Result<Answer> {
-        let Ok(Answer::Install {
-            description,
-            cloexec,
-            counts: false,
-            delivery,
-        }) = outcome
-        else {
-            return outcome;
-        };
-        let space = self.asks(call);
-        let space = space.filter(|space| space.owner == call.tid && !space.opens.are_refused());
-        let offer = space
-            .as_ref()
-            .and_then(|_| offer(monitor, &description, cloexec));
-        let (Some(space), Some((place, answer))) = (space, offer) else {
-            return Ok(Answer::Install {
+        let offered = match &outcome {
+            Ok(Answer::Install {
                 description,
                 cloexec,
                 counts: false,
-                delivery,
-            });
+                ..
+            }) => self
+                .asks(call)
+                .filter(|space| space.owner == call.tid && !space.opens.are_refused())
+                .and_then(|space| Some((space, offer(monitor, description, *cloexec)?))),
+            _ => None,
         };
-        let description = Arc::new(description);
-        space
-            .opens
-            .begin(call, Source { place, description }, delivery);
-        Ok(Answer::Value(answer))
+        match (offered, outcome) {
+            (
+                Some((space, (place, answer))),
+                Ok(Answer::Install {
+                    description,
+                    delivery,
+                    ..
+                }),
+            ) => {
+                let description = Arc::new(description);
+                let source = Source { place, description };
+                space.opens.begin(call, source, delivery);
+                Ok(Answer::Value(answer))
+            }
+            (_, outcome) => outcome,
+        }
     }
 
     /// Ends what is kept for threads that sleep in another call.

@@ -344,6 +344,7 @@ impl InProcess {
     pub fn ended(&self, tid: i32) {
         if self.constants.is_some() {
             let ended = self.spaces.lock().remove(&tid);
+            // Without the lock, as in `executed`.
             drop(ended);
         }
     }

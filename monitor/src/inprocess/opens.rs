@@ -1,4 +1,4 @@
-//! The delegated opens of a process: those whose last part its thread performs itself (`delegate`).
+//! The delegated opens of a process: its thread performs the last part of them itself (`delegate`).
 //!
 //! The monitor keeps the object that the thread is to open until the thread's next notification, because nothing reports that it has opened it. The sweeper
 //! ends this earlier for a thread that sleeps in another call.
@@ -76,7 +76,7 @@ impl Opens {
     }
 
     /// The thread makes `call`: it resumes an open, or others have ended.
-    pub fn settle(&self, call: &Notification, from: From) {
+    pub fn settle(&self, call: &Notification, from: impl FnOnce() -> From) {
         let is_interrupted = |open: &PendingOpen| matches!(open.stage, Stage::Interrupted(_));
         let has_interrupted = {
             let state = self.0.lock();
@@ -85,6 +85,7 @@ impl Opens {
             }
             state.pending.iter().any(is_interrupted)
         };
+        let from = from();
         // Without the lock, because the thread may have to fall asleep first.
         let sp = has_interrupted.then(|| stack_pointer(call.tid)).flatten();
         let is_same = |open: &PendingOpen| {
@@ -138,7 +139,7 @@ impl Opens {
         Some(open.source.clone())
     }
 
-    /// The ID of an open whose object the thread may not have opened yet.
+    /// The ID of an open that the thread may not have completed yet.
     pub fn pending(&self) -> Option<u64> {
         let state = self.0.lock();
         let mut pending = state.pending.iter();
@@ -166,7 +167,7 @@ pub(super) enum From {
     Site,
 }
 
-/// The stack pointer of a thread whose call has come to the monitor. The thread may not be asleep yet.
+/// The stack pointer of a thread after its call has come to the monitor. The thread may not be asleep yet.
 fn stack_pointer(tid: i32) -> Option<u64> {
     let limit = Instant::now() + FALLS_ASLEEP_WITHIN;
     loop {

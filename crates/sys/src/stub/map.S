@@ -51,6 +51,13 @@
 .set AT_SITE, 61
 .set OWN_FLAGS, 0x1fffffff
 
+# The cookie of the call that ends at the label, for the filter; r9 is the address of `.Lstub_slow`.
+.macro cookie label
+	mov (.Lstub_key - .Lstub_slow)(%r9),%rcx
+	lea \label(%rip),%r9
+	xor %rcx,%r9
+.endm
+
 .macro spread_into reg         # an index from rax, not yet bounded
 	imul $SPREAD,%rax,\reg
 	shr $20,\reg
@@ -320,13 +327,8 @@ goanna_map_start:
 2:	cmp GRANT_HIGH(%r10),%rcx
 	jbe 3f
 	mov %rcx,GRANT_HIGH(%r10)
-3:	mov (.Lstub_key - .Lstub_slow)(%r9),%rcx
-	lea goanna_map_write_made(%rip),%r9
-	xor %rcx,%r9
-	mov RDI(%rsp),%rdi
-	mov RSI(%rsp),%rsi
-	mov RDX(%rsp),%rdx
-	mov R10(%rsp),%r10
+3:	cookie goanna_map_write_made
+	arguments
 	mov NR(%rsp),%eax
 	syscall
 goanna_map_write_made:
@@ -356,10 +358,7 @@ goanna_map_write_end:
 
 # The open as the program wants it, which notifies.
 .macro ask
-	mov RDI(%rsp),%rdi
-	mov RSI(%rsp),%rsi
-	mov RDX(%rsp),%rdx
-	mov R10(%rsp),%r10
+	arguments
 	mov R9(%rsp),%r9
 	mov NR(%rsp),%eax
 	syscall
@@ -406,9 +405,7 @@ goanna_map_open_answered:
 	mov $AT_FDCWD,%edi
 	mov OPEN_FLAGS(%rsp),%rdx
 	xor %r10d,%r10d
-	mov (.Lstub_key - .Lstub_slow)(%r9),%rcx
-	lea goanna_map_open_made(%rip),%r9
-	xor %rcx,%r9
+	cookie goanna_map_open_made
 	mov $SYS_openat,%eax
 	syscall
 goanna_map_open_made:

@@ -107,6 +107,8 @@ impl AttributeMap {
             made => made?,
         };
         memfile::pwrite(made.as_fd(), super::map_code(), 0)?;
+        let prefix = opens::prefix(std::process::id());
+        memfile::pwrite(made.as_fd(), &prefix, PREFIX_AT as u64)?;
         memfile::set_len(made.as_fd(), LEN as u64)?;
         let words = SharedWords::map(made.as_fd(), LEN)?;
         let mut map = Self {
@@ -123,15 +125,6 @@ impl AttributeMap {
         fcntl(&map.file, FcntlArg::F_ADD_SEALS(seals))?;
         map.file = memfile::reopen(map.file.as_fd(), libc::O_RDONLY)?;
         map.set_closed(true);
-        let prefix = opens::prefix(std::process::id());
-        for (bytes, at) in prefix
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .zip((PREFIX_AT..).step_by(8))
-        {
-            map.word(at).store(u64::from_ne_bytes(*bytes), Relaxed);
-        }
         Ok(map)
     }
 

@@ -265,27 +265,28 @@ pub fn layout() -> Layout {
     }
 }
 
+/// The offset of a symbol in the code of the map of attributes.
+fn in_map(symbol: *const u8) -> usize {
+    symbol.addr() - (&raw const goanna_map_start).addr()
+}
+
 /// The parts of a write in the code of the map of attributes.
 pub fn write_layout() -> WriteLayout {
-    let start = (&raw const goanna_map_start).addr();
-    let at = |symbol: *const u8| symbol.addr() - start;
     WriteLayout {
-        made: at(&raw const goanna_map_write_made),
-        kept: at(&raw const goanna_map_write_kept),
-        end: at(&raw const goanna_map_write_end),
+        made: in_map(&raw const goanna_map_write_made),
+        kept: in_map(&raw const goanna_map_write_kept),
+        end: in_map(&raw const goanna_map_write_end),
     }
 }
 
 /// The parts of an open in the code of the map of attributes.
 pub fn open_layout() -> OpenLayout {
-    let start = (&raw const goanna_map_start).addr();
-    let at = |symbol: *const u8| symbol.addr() - start;
     OpenLayout {
-        asked: at(&raw const goanna_map_open_asked),
-        answered: at(&raw const goanna_map_open_answered),
-        made: at(&raw const goanna_map_open_made),
-        failed: at(&raw const goanna_map_open_failed),
-        end: at(&raw const goanna_map_end),
+        asked: in_map(&raw const goanna_map_open_asked),
+        answered: in_map(&raw const goanna_map_open_answered),
+        made: in_map(&raw const goanna_map_open_made),
+        failed: in_map(&raw const goanna_map_open_failed),
+        end: in_map(&raw const goanna_map_end),
     }
 }
 

@@ -212,7 +212,7 @@ impl Request {
         }
     }
 
-    /// Completes an open that has been answered, but whose thread has not opened the object.
+    /// Completes an open that has been answered. The thread has not opened the object.
     fn resume(&self, call: &Call<'_>, source: Source) -> Result<Answer> {
         const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_TMPFILE;
         let Some(place) = source.place else {
