@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use goanna_vfs::{Description, Errno, Result, Wait};
+use goanna_vfs::{Description, Errno, Node, Result, Wait};
 use nix::fcntl::{FcntlArg, fcntl};
 
 use crate::process::deliveries::Delivery;
@@ -63,6 +63,13 @@ pub enum Answer {
         path: Vec<u8>,
         /// Flags of open(2).
         flags: i32,
+    },
+    /// The thread opens this regular host file itself, with its own permissions. Only for calls of which [`crate::call::Call::opens_itself`] is true.
+    OpenItself {
+        /// Keeps the descriptor of the file ([`goanna_vfs::FileSystem::host_file`]).
+        node: Node,
+        /// The answer that names it.
+        value: i64,
     },
     /// The tracee maps a private copy of this content instead of the file. Only at a ptrace stop.
     MapCopy(Vec<u8>),

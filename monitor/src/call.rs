@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_syscalls::{Named, signature};
-use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Walk};
+use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Seen, Walk};
 use goanna_vfs::{Caller, Errno, FsError, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
@@ -75,6 +75,8 @@ pub struct Call<'m> {
     pub notification: Option<(Arc<Listener>, u64)>,
     /// Whether the call is answered on a thread that may wait: a signal for the caller ends such a wait with EINTR.
     pub may_wait: bool,
+    /// Whether the thread opens descriptors of the monitor itself ([`Answer::OpenItself`]).
+    pub opens_itself: bool,
     args: [u64; 6],
     caller: OnceCell<Arc<Caller>>,
 }
@@ -88,6 +90,7 @@ impl<'m> Call<'m> {
             nr,
             notification: None,
             may_wait: false,
+            opens_itself: false,
             args,
             caller: OnceCell::new(),
         }
@@ -272,6 +275,24 @@ impl<'m> Call<'m> {
         let process_view = self.process_view()?;
         let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
         let at = walk.object(start, path, follow)?;
+        Ok(Resolved {
+            at,
+            native: native_start && !walk.left_host(),
+        })
+    }
+
+    /// As [`Call::resolve`], where only the metadata of the object is needed.
+    pub fn resolve_attributes(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Resolved<Seen>> {
+        let (start, native_start) = self.start(dirfd, path)?;
+        let caller = self.caller()?;
+        let process_view = self.process_view()?;
+        let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
+        let at = walk.attributes(start, path, follow)?;
         Ok(Resolved {
             at,
             native: native_start && !walk.left_host(),

@@ -191,9 +191,30 @@ static void limits(void)
 		T("too many", open("f", O_RDONLY));
 		T("too many for a new one", open("never", O_WRONLY | O_CREAT, 0600));
 	}
+	T("too many to truncate", open("f", O_WRONLY | O_TRUNC));
 	MUST(setrlimit(RLIMIT_NOFILE, &limit));
 	T("not made", access("never", F_OK));
+	SHOW("f");
 	ROWS("f", O_RDONLY);
+}
+
+/* A file that a program may not open does not keep it from opening others. */
+static void refused(void)
+{
+	int wrong = 0;
+
+	make("secret", "x");
+	MUST(chmod("secret", 0));
+	for (int i = 0; i < ROW; i++) {
+		int fd = open("secret", O_RDONLY), other = open("f", O_RDWR);
+
+		wrong += fd >= 0 ? fd != lowest || other != lowest + 1 : errno != EACCES || other != lowest;
+		close(other);
+		close(fd);
+	}
+	note("%d refused: %d wrong", __LINE__, wrong);
+	O("refused", open("secret", O_RDONLY));
+	T("removed", unlink("secret"));
 }
 
 static void nothing(int signal)
@@ -287,6 +308,7 @@ static void steps(void)
 	creations();
 	directories();
 	with_ticks();
+	refused();
 	limits();
 	waiting();
 	executions();

@@ -131,6 +131,7 @@ in_every_place! {
     sockets => |place| check(&place, "sockets", false);
     socket_names => |place| check(&place, "socknames", false);
     leases => |place| check(&place, "leases", false);
+    waits_for_leases => |place| check(&place, "lease_waits", false);
     watches => |place| check_watches(&place);
     sockets_of_sandboxed_programs => |place| check(&place, "sandboxed", false);
     locks => |place| check(&place, "locks", false);
@@ -351,7 +352,7 @@ mod aes {
 
     programs! {
         open opath stat statx rw dirs above names attr flags chattr fileattr xattrat ioctls dropped capabilities xattr acl ranges mmap msync cwd process
-        killed eintr descend execname fifos interrupt restarted abandoned sockets socknames leases sandboxed locks copy copies
+        killed eintr descend execname fifos interrupt restarted abandoned sockets socknames leases lease_waits sandboxed locks copy copies
         ignored cores deadlines edges waits
     }
 }

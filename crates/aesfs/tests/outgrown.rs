@@ -39,9 +39,9 @@ impl FileSystem for Cached {
     forward! {
         lower: lower;
         forward: root checks_access is_read_only opens_host_files largest_file transactions identity lookup parent path
-            getattr readlink readdir read_at mknod mkdir symlink link unlink rmdir rename truncate fallocate setattr setxattr removexattr
+            getattr getattr_at readlink readdir read_at mknod mkdir symlink link unlink rmdir rename truncate fallocate setattr setxattr removexattr
             sync host_path flags statfs getxattr listxattr link_open write_at tmpfile;
-        own: kind shared_attributes content open create write;
+        own: kind shared_attributes host_file content open create write;
     }
 
     fn kind(&self) -> &'static str {

@@ -30,8 +30,8 @@ impl FileSystem for Replacing {
     forward! {
         lower: store;
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
-            getattr readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at
-            truncate fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
+            getattr getattr_at readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at
+            truncate fallocate sync host_path host_file setattr flags statfs getxattr setxattr listxattr removexattr;
         own: shared_attributes read_at;
     }
 
@@ -125,8 +125,8 @@ impl FileSystem for Overtaking {
     forward! {
         lower: store;
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
-            getattr readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename read_at write_at
-            truncate fallocate sync host_path setattr flags statfs getxattr listxattr removexattr;
+            getattr getattr_at readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename read_at write_at
+            truncate fallocate sync host_path host_file setattr flags statfs getxattr listxattr removexattr;
         own: shared_attributes setxattr write;
     }
 

@@ -4,13 +4,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use goanna_vfs::{Attr, Caller, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};
 use rustix::fs::{
-    Access, AtFlags, CWD, Gid, IFlags, Mode, OFlags, StatxFlags, StatxTimestamp, Timespec,
+    Access, AtFlags, CWD, Gid, IFlags, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, Timespec,
     Timestamps, Uid, XattrFlags,
 };
 
 use crate::PassFs;
 use crate::Result;
-use crate::credentials::{CONTENT, METADATA};
+use crate::credentials::{CONTENT, ENTRIES, METADATA};
 use crate::node::{Pin, device, os, stat};
 
 fn stamp(time: StatxTimestamp) -> Stamp {
@@ -28,6 +28,33 @@ pub(crate) fn nanoseconds(time: StatxTimestamp) -> u64 {
         .wrapping_add(time.tv_nsec.into())
 }
 
+/// What [`attr_of`] needs.
+const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+fn attr_of(stat: &Statx) -> Attr {
+    let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    Attr {
+        dev: device(stat.stx_dev_major, stat.stx_dev_minor),
+        ino: stat.stx_ino,
+        mode: u32::from(stat.stx_mode),
+        nlink: stat.stx_nlink,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        rdev: device(stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blksize: stat.stx_blksize,
+        blocks: stat.stx_blocks,
+        atime: stamp(stat.stx_atime),
+        mtime: stamp(stat.stx_mtime),
+        ctime: stamp(stat.stx_ctime),
+        btime: has_btime.then(|| stamp(stat.stx_btime)),
+        // The attributes of statx(2) have the values of the flags.
+        flags: stat.stx_attributes.bits() as u32 & (file_flags::PROTECTED | file_flags::NO_DUMP),
+        may_have_acl: true,
+        version: nanoseconds(stat.stx_ctime),
+    }
+}
+
 fn timespec(time: Option<TimeSet>) -> Timespec {
     let (tv_sec, tv_nsec) = match time {
         None => (0, libc::UTIME_OMIT),
@@ -39,30 +66,16 @@ fn timespec(time: Option<TimeSet>) -> Timespec {
 
 impl PassFs {
     pub(crate) fn attributes(&self, node: &Node) -> Result<Attr> {
-        let mask = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let stat = stat(Pin::of(node)?.fd.as_fd(), mask)?;
-        let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-        Ok(Attr {
-            dev: device(stat.stx_dev_major, stat.stx_dev_minor),
-            ino: stat.stx_ino,
-            mode: u32::from(stat.stx_mode),
-            nlink: stat.stx_nlink,
-            uid: stat.stx_uid,
-            gid: stat.stx_gid,
-            rdev: device(stat.stx_rdev_major, stat.stx_rdev_minor),
-            size: stat.stx_size,
-            blksize: stat.stx_blksize,
-            blocks: stat.stx_blocks,
-            atime: stamp(stat.stx_atime),
-            mtime: stamp(stat.stx_mtime),
-            ctime: stamp(stat.stx_ctime),
-            btime: has_btime.then(|| stamp(stat.stx_btime)),
-            // The attributes of statx(2) have the values of the flags.
-            flags: stat.stx_attributes.bits() as u32
-                & (file_flags::PROTECTED | file_flags::NO_DUMP),
-            may_have_acl: true,
-            version: nanoseconds(stat.stx_ctime),
-        })
+        Ok(attr_of(&stat(Pin::of(node)?.fd.as_fd(), ATTRIBUTES)?))
+    }
+
+    pub(crate) fn attributes_at(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Attr> {
+        let pin = Pin::of(dir)?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let stat = self.as_caller(caller, &[(dir, ENTRIES)], || {
+            rustix::fs::statx(&pin.fd, name, flags, ATTRIBUTES).map_err(os)
+        })?;
+        Ok(attr_of(&stat))
     }
 
     /// The flags of chattr(1) as the host shows them.

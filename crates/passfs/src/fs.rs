@@ -1,6 +1,6 @@
 //! The operations of `FileSystem` on a host directory: one short method each, which names the file with the work.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use goanna_vfs::{
@@ -55,6 +55,10 @@ impl FileSystem for PassFs {
 
     fn getattr(&self, _: &Caller, node: &Node) -> Result<Attr> {
         Ok(self.attributes(node)?)
+    }
+
+    fn getattr_at(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Option<Attr>> {
+        Ok(Some(self.attributes_at(caller, dir, name)?))
     }
 
     fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {
@@ -213,6 +217,10 @@ impl FileSystem for PassFs {
         // A removed name leads nowhere, or to another file by now.
         let (path, deleted) = self.absolute_path(node).ok()?;
         (!deleted).then(|| std::ffi::OsString::from_vec(path).into())
+    }
+
+    fn host_file<'n>(&self, node: &'n Node) -> Option<BorrowedFd<'n>> {
+        Some(Pin::of(node).ok()?.fd.as_fd())
     }
 
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {

@@ -2,26 +2,31 @@
 
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Arc;
 
-use goanna_vfs::{Around, Attr, Errno, FileKind, Place, Result, ops};
+use goanna_vfs::{Around, Attr, Errno, FileKind, Mount, Node, Place, Result, ops, walk};
 
 use crate::abi::{self, STATX_BEHIND_MOUNT_ID, STATX_DIOALIGN, STATX_MNT_ID_UNIQUE, StatxMore};
-use crate::call::{Answer, Call, Target};
+use crate::call::{Answer, Call, Resolved, Target};
 
 fn attr(call: &Call<'_>, place: &Place) -> Result<Attr> {
-    let caller = call.caller()?;
-    let attr = place.mount.fs.getattr(&caller, &place.node)?;
-    let dev = device(call, place, attr.dev)?;
-    Ok(caller.shown(Attr { dev, ..attr }))
+    let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
+    shown(call, &place.mount, attr)
 }
 
-/// The device number of the file system at `place`, for the number `dev` of its back end.
-fn device(call: &Call<'_>, place: &Place, dev: u64) -> Result<u64> {
+/// What the caller sees of metadata in `mount`.
+fn shown(call: &Call<'_>, mount: &Arc<Mount>, attr: Attr) -> Result<Attr> {
+    let dev = device(call, mount, attr.dev)?;
+    Ok(call.caller()?.shown(Attr { dev, ..attr }))
+}
+
+/// The device number of the file system of `mount`, for the number `dev` of its back end.
+fn device(call: &Call<'_>, mount: &Arc<Mount>, dev: u64) -> Result<u64> {
     let mounts = &call.monitor.mounts;
-    if !place.mount.is_synthetic() {
-        return Ok(mounts.device(&place.mount, dev));
+    if !mount.is_synthetic() {
+        return Ok(mounts.device(mount, dev));
     }
-    match mounts.around(&place.mount) {
+    match mounts.around(mount) {
         Around::Host(dir) => Ok(nix::sys::stat::stat(host_dir(&dir))?.st_dev),
         Around::Mount(mount) => {
             let root = mount.fs.getattr(&*call.caller()?, &mount.fs.root())?;
@@ -34,11 +39,49 @@ fn host_dir(path: &[u8]) -> &OsStr {
     OsStr::from_bytes(if path.is_empty() { b"/" } else { path })
 }
 
-fn put_stat(call: &Call<'_>, target: Target, buffer: usize) -> Result<Answer> {
-    let Target::At(place) = target else {
+/// What a call that reports metadata has found.
+struct Seen {
+    mount: Arc<Mount>,
+    /// The object. `None` for one that was not looked up, which is not the root of its mount.
+    node: Option<Node>,
+    attr: Attr,
+}
+
+/// What `path` names from `dirfd`. `None` if the kernel can do the call. `with_node`: it must be looked up.
+fn seen(
+    call: &Call<'_>,
+    (dirfd, path, flags): (i32, &[u8], i32),
+    with_node: bool,
+) -> Result<Option<Seen>> {
+    let target = if path.is_empty() || with_node {
+        call.object_at(dirfd, path, flags)?
+    } else {
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let Resolved { at, native } = call.resolve_attributes(dirfd, path, follow)?;
+        match at {
+            walk::Seen::Attributes(mount, attr) => {
+                let attr = shown(call, &mount, attr)?;
+                let node = None;
+                return Ok(Some(Seen { mount, node, attr }));
+            }
+            walk::Seen::Object(at) => call.target(Resolved { at, native })?,
+        }
+    };
+    Ok(match target {
+        Target::At(place) => Some(Seen {
+            attr: attr(call, &place)?,
+            mount: place.mount,
+            node: Some(place.node),
+        }),
+        Target::PassOn => None,
+    })
+}
+
+fn put_stat(call: &Call<'_>, named: (i32, &[u8], i32), buffer: usize) -> Result<Answer> {
+    let Some(seen) = seen(call, named, false)? else {
         return Ok(Answer::PassOn);
     };
-    call.put(call.arg(buffer), &attr(call, &place)?.to_stat())?;
+    call.put(call.arg(buffer), &seen.attr.to_stat())?;
     Ok(Answer::DONE)
 }
 
@@ -62,21 +105,19 @@ fn sharing(
 
 /// stat(2)
 pub fn stat(call: &mut Call<'_>) -> Result<Answer> {
-    let target = call.object(libc::AT_FDCWD, &call.path(0)?, true)?;
-    put_stat(call, target, 1)
+    put_stat(call, (libc::AT_FDCWD, &call.path(0)?, 0), 1)
 }
 
 /// lstat(2)
 pub fn lstat(call: &mut Call<'_>) -> Result<Answer> {
-    let target = call.object(libc::AT_FDCWD, &call.path(0)?, false)?;
-    put_stat(call, target, 1)
+    let flags = libc::AT_SYMLINK_NOFOLLOW;
+    put_stat(call, (libc::AT_FDCWD, &call.path(0)?, flags), 1)
 }
 
 /// fstat(2)
 pub fn fstat(call: &mut Call<'_>) -> Result<Answer> {
     sharing(call, call.int(0), b"", |call| {
-        let target = call.object_at(call.int(0), b"", libc::AT_EMPTY_PATH)?;
-        put_stat(call, target, 1)
+        put_stat(call, (call.int(0), b"", libc::AT_EMPTY_PATH), 1)
     })
 }
 
@@ -97,8 +138,7 @@ pub fn newfstatat(call: &mut Call<'_>) -> Result<Answer> {
     }
     let path = path_or_null(call, 1, flags)?;
     sharing(call, call.int(0), &path, |call| {
-        let target = call.object_at(call.int(0), &path, flags)?;
-        put_stat(call, target, 2)
+        put_stat(call, (call.int(0), &path, flags), 2)
     })
 }
 
@@ -116,11 +156,11 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     }
     let path = path_or_null(call, 1, flags)?;
     sharing(call, call.int(0), &path, |call| {
-        let target = call.object_at(call.int(0), &path, flags)?;
-        let Target::At(place) = target else {
+        let with_node = mask & STATX_BEHIND_MOUNT_ID != 0;
+        let Some(seen) = seen(call, (call.int(0), &path, flags), with_node)? else {
             return Ok(Answer::PassOn);
         };
-        let bytes = abi::statx(&attr(call, &place)?, mask, &more(call, &place, mask));
+        let bytes = abi::statx(&seen.attr, mask, &more(call, &seen, mask));
         call.put(call.arg(4), &bytes)?;
         Ok(Answer::DONE)
     })
@@ -130,9 +170,9 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
 /// their buffers by it.
 const SECTOR: u32 = 512;
 
-/// The fields that statx(2) with `mask` reports of `place` besides its attributes.
-fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
-    let (mounts, mount) = (&call.monitor.mounts, &place.mount);
+/// The fields that statx(2) with `mask` reports besides attributes.
+fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
+    let (mounts, mount) = (&call.monitor.mounts, &seen.mount);
     let of_host = |path: Vec<u8>| goanna_sys::stat::statx(&CString::new(path).ok()?, mask).ok();
     let own_id = |mount| match mask & STATX_MNT_ID_UNIQUE {
         0 => (libc::STATX_MNT_ID, mounts.id(mount)),
@@ -140,8 +180,9 @@ fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
     };
     // The host is asked only for fields that the program asks for.
     let host = (mount.is_host() || mask & STATX_BEHIND_MOUNT_ID != 0)
-        .then(|| mount.fs.host_path(&place.node))
+        .then_some(seen.node.as_ref())
         .flatten()
+        .and_then(|node| mount.fs.host_path(node))
         .and_then(|path| of_host(path.into_os_string().into_vec()));
     let mount_id = if mount.is_host() {
         host.as_ref().and_then(abi::mount_id)
@@ -156,9 +197,10 @@ fn more(call: &Call<'_>, place: &Place, mask: u32) -> StatxMore {
     } else {
         Some(own_id(mount))
     };
-    let asks_direct =
-        mask & STATX_DIOALIGN != 0 && host.is_none() && place.node.kind() == FileKind::Regular;
-    let is_root = place.node.is_dir() && place.node.ino() == mount.fs.root().ino();
+    let is_regular = FileKind::from_mode(seen.attr.mode) == Some(FileKind::Regular);
+    let asks_direct = mask & STATX_DIOALIGN != 0 && host.is_none() && is_regular;
+    let node = seen.node.as_ref();
+    let is_root = node.is_some_and(|node| node.is_dir() && node.ino() == mount.fs.root().ino());
     StatxMore {
         is_mount_root: is_root && !mount.is_synthetic(),
         mount_id,

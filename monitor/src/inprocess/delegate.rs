@@ -9,10 +9,10 @@ use std::sync::Arc;
 use goanna_sys::notify::Notification;
 use goanna_sys::procfs::{self, Activity};
 use goanna_sys::stub;
-use goanna_vfs::{Description, FsError, Place, Result};
+use goanna_vfs::{Description, Errno, FsError, Place, Result};
 
 use super::InProcess;
-use super::opens::{From, Source, is_open};
+use super::opens::{From, Left, Source, is_open};
 use super::space::Space;
 use crate::Monitor;
 use crate::answer::{self, Answer};
@@ -52,11 +52,26 @@ impl InProcess {
         is_asked.then_some(space)
     }
 
+    /// As [`InProcess::asks`], where the caller may be left a part of the open.
+    fn delegates(&self, call: &Notification) -> Option<Arc<Space>> {
+        let may = |space: &Arc<Space>| space.owner == call.tid && !space.opens.are_refused();
+        self.asks(call).filter(may)
+    }
+
+    /// Whether the caller can open a host file itself instead of getting a descriptor.
+    pub fn opens_itself(&self, call: &Notification) -> bool {
+        self.delegates(call).is_some()
+    }
+
     /// Whether a call with this outcome has to be made at the site: it waits there, where signals end the wait as they should.
     pub fn belongs_at_site(&self, call: &Notification, outcome: &Result<Answer>) -> bool {
         let is_over = matches!(
             outcome,
-            Ok(Answer::Value(_) | Answer::PassOn | Answer::Watched(_) | Answer::Install { .. })
+            Ok(Answer::Value(_)
+                | Answer::PassOn
+                | Answer::Watched(_)
+                | Answer::Install { .. }
+                | Answer::OpenItself { .. })
                 | Err(FsError::Errno(_))
         );
         !is_over && self.asks(call).is_some()
@@ -69,33 +84,50 @@ impl InProcess {
         call: &Notification,
         outcome: Result<Answer>,
     ) -> Result<Answer> {
-        let offered = match &outcome {
+        match outcome {
+            Ok(Answer::OpenItself { node, value }) => {
+                let space = self.space(call.tid).ok_or(Errno::ESRCH)?;
+                space.opens.begin(call, Left::All { _file: node }, None);
+                Ok(Answer::Value(value))
+            }
             Ok(Answer::Install {
                 description,
                 cloexec,
-                counts: false,
-                ..
-            }) => self
-                .asks(call)
-                .filter(|space| space.owner == call.tid && !space.opens.are_refused())
-                .and_then(|space| Some((space, offer(monitor, description, *cloexec)?))),
-            _ => None,
-        };
-        match (offered, outcome) {
-            (
-                Some((space, (place, answer))),
-                Ok(Answer::Install {
-                    description,
-                    delivery,
-                    ..
-                }),
-            ) => {
+                counts,
+                delivery,
+            }) => {
+                let offered = self
+                    .delegates(call)
+                    .filter(|_| !counts)
+                    .and_then(|space| Some((space, offer(monitor, &description, cloexec)?)));
+                let Some((space, (place, answer))) = offered else {
+                    self.performed(call);
+                    return Ok(Answer::Install {
+                        description,
+                        cloexec,
+                        counts,
+                        delivery,
+                    });
+                };
                 let description = Arc::new(description);
-                let source = Source { place, description };
-                space.opens.begin(call, source, delivery);
+                let source = match place {
+                    Some(place) => Source::Object {
+                        place,
+                        claim: description,
+                    },
+                    None => Source::Description(description),
+                };
+                space.opens.begin(call, Left::Source(source), delivery);
                 Ok(Answer::Value(answer))
             }
-            (_, outcome) => outcome,
+            outcome => outcome,
+        }
+    }
+
+    /// The monitor itself performs an open.
+    fn performed(&self, call: &Notification) {
+        if let Some(space) = self.space(call.tid) {
+            space.opens.performed(call.id);
         }
     }
 

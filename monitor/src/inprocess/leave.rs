@@ -107,9 +107,13 @@ fn leave_open(
             offset >= open.failed && !RESTARTS.contains(&result)
                 || offset >= open.made && result >= 0
         };
+    // A wait in its own open, such as that for the end of a lease, ends as that of the call at the site would: the kernel restarts it there, or makes it EINTR.
+    let is_wait = offset == open.made && regs.orig_rax != NO_CALL && RESTARTS.contains(&result);
     frame.put_back(regs, true);
     if !is_over {
         space.opens.interrupt(regs.rsp);
+    }
+    if !is_over && !is_wait {
         return before(regs, base, &site);
     }
     regs.rip = frame.ret;

@@ -366,6 +366,11 @@ impl InProcess {
         }
     }
 
+    /// Whether a process is to get memory.
+    pub fn memory_is_due(&self) -> bool {
+        self.map_is_due.load(Ordering::Relaxed) || self.area_is_due.load(Ordering::Relaxed)
+    }
+
     /// Gives the process of `tid` the map of attributes, or an area for writes, if one is due. The thread waits in call `id`, which is answered next, and
     /// returns to its program when it has mapped the memory.
     pub fn offer_memory(&self, monitor: &Arc<Monitor>, listener: &Listener, tid: i32, id: u64) {

@@ -4,7 +4,8 @@
 //! ends this earlier for a thread that sleeps in another call.
 //!
 //! A signal may take the thread out of the stub before it has opened the object. Then the thread makes the call again at its site. Where it could not open the
-//! object, it makes the call again from another place in the map's code. Such a call *resumes* the open: it creates and truncates nothing a second time.
+//! object, it makes the call again from another place in the map's code. Such a call *resumes* the open: it creates and truncates nothing a second time. An open of
+//! a host file, of which nothing has been done, begins anew instead.
 //!
 //! The lock is a leaf. What is kept may be the last reference to an inode, and dropping that calls the back end; so it is dropped without the lock.
 
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::notify::Notification;
 use goanna_sys::procfs;
-use goanna_vfs::{Description, Place};
+use goanna_vfs::{Description, Node, Place};
 use parking_lot::Mutex;
 
 use crate::process::deliveries::Delivery;
@@ -24,13 +25,30 @@ const PENDING_MAX: usize = 8;
 /// Time after which a thread that makes a call must be asleep in it.
 const FALLS_ASLEEP_WITHIN: Duration = Duration::from_millis(500);
 
-/// The object that a thread opens itself.
+/// What a thread opens itself to complete an open of which all other effects are there.
 #[derive(Debug, Clone)]
-pub struct Source {
-    /// The file, if the object is its cache object.
-    pub place: Option<Place>,
-    /// A claim to that object, or a description for reading.
-    pub description: Arc<Description>,
+pub enum Source {
+    /// The cache object of a file.
+    Object {
+        /// The file.
+        place: Place,
+        /// A claim to the object.
+        claim: Arc<Description>,
+    },
+    /// The object of a description for reading.
+    Description(Arc<Description>),
+}
+
+/// What is left to a thread.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// To open this.
+    Source(Source),
+    /// The whole open of this host file: if the thread does not perform it, the call begins anew.
+    All {
+        /// Keeps the descriptor of the file.
+        _file: Node,
+    },
 }
 
 /// An open that the monitor has answered. The thread may not have its descriptor yet.
@@ -39,7 +57,7 @@ struct PendingOpen {
     /// The ID of its notification.
     id: u64,
     args: [u64; 6],
-    source: Source,
+    left: Left,
     _delivery: Option<Delivery>,
     stage: Stage,
 }
@@ -63,14 +81,18 @@ struct State {
     pending: Vec<PendingOpen>,
     /// The process cannot open descriptors of the monitor: it may not, or sees another `/proc`.
     is_refused: bool,
+    /// The ID of the notification by which the thread makes an open again that it could not perform. Perhaps the monitor cannot either.
+    made_again: Option<u64>,
 }
 
 impl Opens {
     /// The thread is taken out of the stub, with stack pointer `sp`. It has not opened the object.
     pub fn interrupt(&self, sp: u64) {
         let mut state = self.0.lock();
-        let answered = |open: &&mut PendingOpen| open.stage == Stage::Answered;
-        if let Some(open) = state.pending.iter_mut().find(answered) {
+        let is_resumed_later = |open: &&mut PendingOpen| {
+            open.stage == Stage::Answered && matches!(open.left, Left::Source(_))
+        };
+        if let Some(open) = state.pending.iter_mut().find(is_resumed_later) {
             open.stage = Stage::Interrupted(sp);
         }
     }
@@ -92,14 +114,18 @@ impl Opens {
             is_open(call) && call.args.first_chunk::<4>() == open.args.first_chunk()
         };
         let mut state = self.0.lock();
-        let mut has_failed = false;
+        let (mut has_failed, mut made_again) = (false, None);
         let ends = |open: &mut PendingOpen| {
-            let is_resumed = match open.stage {
+            let comes_again = match open.stage {
                 Stage::Answered => from == From::Failure && is_same(open),
                 Stage::Interrupted(at) => sp == Some(at) && from == From::Site && is_same(open),
                 Stage::Resumed(_) => false,
             };
+            let is_resumed = comes_again && matches!(open.left, Left::Source(_));
             has_failed |= is_resumed && open.stage == Stage::Answered;
+            if comes_again && !is_resumed {
+                made_again = Some(call.id);
+            }
             // A handler runs below the call that it has interrupted.
             let is_below = |at: u64| sp.is_none_or(|sp| sp < at);
             let is_kept = matches!(open.stage, Stage::Interrupted(at) if is_below(at));
@@ -110,16 +136,17 @@ impl Opens {
         };
         let ended: Vec<_> = state.pending.extract_if(.., ends).collect();
         state.is_refused |= has_failed;
+        state.made_again = made_again;
         drop(state);
         drop(ended);
     }
 
-    /// The thread gets an answer to `call`, by which it opens the object of `source`.
-    pub fn begin(&self, call: &Notification, source: Source, delivery: Option<Delivery>) {
+    /// The thread gets an answer to `call`, by which it performs what is left of the open.
+    pub fn begin(&self, call: &Notification, left: Left, delivery: Option<Delivery>) {
         self.0.lock().pending.push(PendingOpen {
             id: call.id,
             args: call.args,
-            source,
+            left,
             _delivery: delivery,
             stage: Stage::Answered,
         });
@@ -136,7 +163,16 @@ impl Opens {
         let state = self.0.lock();
         let mut pending = state.pending.iter();
         let open = pending.find(|open| open.stage == Stage::Resumed(id))?;
-        Some(open.source.clone())
+        match &open.left {
+            Left::Source(source) => Some(source.clone()),
+            Left::All { .. } => None,
+        }
+    }
+
+    /// The monitor has performed the open of the notification with this ID. A thread that could not perform it cannot open the monitor's descriptors.
+    pub fn performed(&self, id: u64) {
+        let mut state = self.0.lock();
+        state.is_refused |= state.made_again == Some(id);
     }
 
     /// The ID of an open that the thread may not have completed yet.

@@ -186,6 +186,7 @@ fn attempt(
     call.notification = Some((Arc::clone(listener), notification.id));
     call.may_wait = may_wait;
     if !may_wait {
+        call.opens_itself = monitor.in_process.opens_itself(notification);
         monitor.in_process.observe(&call, notification.ip);
     }
     let outcome = defect::guarded(monitor, (nr, notification.tid), || {
@@ -226,7 +227,7 @@ fn reply(
             counts,
             delivery,
         }) => {
-            let is_kept = counts || one_cpu.is_some();
+            let is_kept = counts || one_cpu.is_some() || monitor.in_process.memory_is_due();
             let installed = description.into_fd().and_then(|fd| {
                 if !is_kept {
                     return listener.install(id, fd.as_fd(), cloexec).map(drop);
@@ -234,15 +235,23 @@ fn reply(
                 let number = listener.install_keep(id, fd.as_fd(), cloexec, None);
                 drop(fd);
                 drop(one_cpu);
-                number.and_then(|number| listener.reply(id, Reply::Value(number.into())))
+                let number = number?;
+                // The descriptor of the memory must not take the number that the program expects.
+                let tid = notification.tid;
+                monitor.in_process.offer_memory(monitor, listener, tid, id);
+                listener.reply(id, Reply::Value(number.into()))
             });
             drop(delivery);
             installed.or_else(|errno| listener.reply(id, Reply::Error(errno)))
         }
         // Never an answer to a notification.
-        Ok(Answer::OpenHost { .. } | Answer::MapCopy(_) | Answer::Wait | Answer::Readable(_)) => {
-            listener.reply(id, Reply::Error(Errno::EIO))
-        }
+        Ok(
+            Answer::OpenHost { .. }
+            | Answer::OpenItself { .. }
+            | Answer::MapCopy(_)
+            | Answer::Wait
+            | Answer::Readable(_),
+        ) => listener.reply(id, Reply::Error(Errno::EIO)),
         Ok(Answer::Again) | Err(FsError::Blocked(_)) => {
             restart(monitor, listener, notification, ERESTARTNOINTR)
         }

@@ -382,8 +382,10 @@ impl Supervisor {
                 stopped.interrupt()?;
                 Ok(Next::Instead(Rewrite::Interrupted))
             }
-            // `attempt` has replaced these by `Answer::Block`.
-            Answer::Wait | Answer::Readable(_) => Err(Errno::EIO.into()),
+            // `attempt` has replaced the first two by `Answer::Block`, and only calls from stubs get the third.
+            Answer::Wait | Answer::Readable(_) | Answer::OpenItself { .. } => {
+                Err(Errno::EIO.into())
+            }
             Answer::OpenHost { path, flags } => Ok(Next::Instead(Rewrite::Open {
                 path,
                 flags,

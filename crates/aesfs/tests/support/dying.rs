@@ -81,8 +81,8 @@ impl FileSystem for Dying {
     forward! {
         lower: lower;
         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
-            getattr readlink readdir read_at sync host_path flags statfs getxattr listxattr link_open write_at;
-        own: kind shared_attributes open create tmpfile mknod mkdir symlink link unlink rmdir rename write truncate fallocate setattr setxattr removexattr;
+            getattr getattr_at readlink readdir read_at sync host_path flags statfs getxattr listxattr link_open write_at;
+        own: kind shared_attributes host_file open create tmpfile mknod mkdir symlink link unlink rmdir rename write truncate fallocate setattr setxattr removexattr;
     }
 
     fn kind(&self) -> &'static str {

@@ -79,6 +79,11 @@ pub trait FileSystem: Send + Sync + 'static {
     fn path(&self, caller: &Caller, node: &Node) -> Result<(Vec<u8>, bool)>;
     /// The inode's metadata.
     fn getattr(&self, caller: &Caller, node: &Node) -> Result<Attr>;
+    /// The metadata of the entry `name` of `dir`, where that costs less than [`FileSystem::lookup`] and [`FileSystem::getattr`], `None` elsewhere. Called only where
+    /// [`FileSystem::checks_access`] is true. The errors of both.
+    fn getattr_at(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Option<Attr>> {
+        Ok(None)
+    }
     /// A symbolic link's target. EINVAL for anything else.
     fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>>;
     /// Entries after `cookie` (0: from the start), without `.` and `..`, until `sink` returns false.
@@ -223,6 +228,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The host path of the inode's own file, when there is one (passfs): programs are executed from it
     /// without a copy.
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
+        None
+    }
+    /// A descriptor (`O_PATH`) of the regular host file that the inode is, where opens answer [`Native::All`] and the back end enforces permissions itself: a program
+    /// may open that file with its own permissions then.
+    fn host_file<'n>(&self, node: &'n Node) -> Option<BorrowedFd<'n>> {
         None
     }
 

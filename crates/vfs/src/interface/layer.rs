@@ -21,6 +21,7 @@ pub const METHODS: &[&str] = &[
     "parent",
     "path",
     "getattr",
+    "getattr_at",
     "readlink",
     "readdir",
     "open",
@@ -41,6 +42,7 @@ pub const METHODS: &[&str] = &[
     "fallocate",
     "sync",
     "host_path",
+    "host_file",
     "setattr",
     "flags",
     "statfs",
@@ -67,8 +69,8 @@ pub const METHODS: &[&str] = &[
 ///     forward! {
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
-///             path getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
+///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
+///             fallocate sync host_path host_file setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind unlink rmdir;
 ///     }
 ///
@@ -96,8 +98,8 @@ pub const METHODS: &[&str] = &[
 ///     forward! {
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
-///             path getattr readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path setattr flags statfs getxattr setxattr listxattr removexattr;
+///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
+///             fallocate sync host_path host_file setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind rmdir;
 ///     }
 ///
@@ -168,6 +170,10 @@ macro_rules! forward_method {
     (getattr $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
             getattr(caller: &$crate::Caller, node: &$crate::Node) -> $crate::Result<$crate::Attr> }
+    };
+    (getattr_at $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            getattr_at(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8]) -> $crate::Result<::std::option::Option<$crate::Attr>> }
     };
     (readlink $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
@@ -249,6 +255,12 @@ macro_rules! forward_method {
         $crate::forward_method! { @ [$($of)*]
             host_path(node: &$crate::Node) -> ::std::option::Option<::std::path::PathBuf> }
     };
+    (host_file $lower:ident $($check:tt)*) => {
+        fn host_file<'n>(&self, node: &'n $crate::Node) -> ::std::option::Option<::std::os::fd::BorrowedFd<'n>> {
+            $($check)*
+            self.$lower.host_file(node)
+        }
+    };
     (setattr $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
             setattr(caller: &$crate::Caller, node: &$crate::Node, set: &$crate::SetAttr) -> $crate::Result<()> }
@@ -327,7 +339,7 @@ mod tests {
             .expect("the trait is there");
         let names = methods.lines().filter_map(|line| {
             let name = line.strip_prefix("    fn ")?;
-            name.split('(').next()
+            name.split(['(', '<']).next()
         });
         assert_eq!(names.collect::<Vec<_>>(), METHODS);
     }

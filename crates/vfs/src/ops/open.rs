@@ -20,8 +20,8 @@ fn open_mask(flags: i32) -> i32 {
     }
 }
 
-/// Permission, `O_NOATIME` and read-only mount, as `may_open` and `do_dentry_open` check them.
-fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
+/// Permission, `O_NOATIME` and read-only mount, as `may_open` and `do_dentry_open` check them. [`open_existing`] does this, too.
+pub fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     let truncates = flags & libc::O_TRUNC != 0 && place.node.kind() == FileKind::Regular;
     if truncates {
         writable(place)?;

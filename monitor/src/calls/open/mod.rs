@@ -4,11 +4,12 @@
 
 mod mount_lists;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use goanna_sys::procfs;
+use goanna_sys::stub::opens;
 use goanna_vfs::walk::{Last, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, FsError, Native, Opened, Place, Result, ops};
 use nix::fcntl::OFlag;
@@ -215,13 +216,16 @@ impl Request {
     /// Completes an open that has been answered. The thread has not opened the object.
     fn resume(&self, call: &Call<'_>, source: Source) -> Result<Answer> {
         const DONE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_TMPFILE;
-        let Some(place) = source.place else {
-            return Ok(Answer::Install {
-                description: source.description.fd()?.try_clone().map_err(errno)?.into(),
-                cloexec: self.cloexec(),
-                counts: call.may_wait,
-                delivery: None,
-            });
+        let place = match source {
+            Source::Object { place, .. } => place,
+            Source::Description(description) => {
+                return Ok(Answer::Install {
+                    description: description.fd()?.try_clone().map_err(errno)?.into(),
+                    cloexec: self.cloexec(),
+                    counts: call.may_wait,
+                    delivery: None,
+                });
+            }
         };
         // The file may have another object by now. Its permissions do not matter any more.
         let delivery = call.monitor.pause.deliveries.begin(call.task.tid);
@@ -376,6 +380,9 @@ impl Request {
                 {
                     return Err(Errno::ETXTBSY.into());
                 }
+                if let Some(answer) = self.leave(call, caller, place)? {
+                    return Ok(answer);
+                }
                 if self.flags & libc::O_TRUNC != 0 {
                     may_get_descriptor(call)?;
                 }
@@ -398,6 +405,23 @@ impl Request {
                 self.open_special(call, caller, place)
             }
         }
+    }
+
+    /// Leaves the open of a regular host file to the thread where it can do that.
+    fn leave(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Option<Answer>> {
+        const SETTLED: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
+        // The monitor reports opens to inotify(7) watches.
+        if !call.opens_itself || call.monitor.watches.in_use() {
+            return Ok(None);
+        }
+        let flags = self.flags & !SETTLED | libc::O_NOCTTY;
+        let file = place.mount.fs.host_file(&place.node);
+        let Some(value) = file.and_then(|file| opens::of_monitor(file.as_raw_fd(), flags)) else {
+            return Ok(None);
+        };
+        ops::may_open(caller, place, flags)?;
+        let node = place.node.clone();
+        Ok(Some(Answer::OpenItself { node, value }))
     }
 
     fn install(

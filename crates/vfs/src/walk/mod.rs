@@ -4,11 +4,16 @@
 //! then passed on to the kernel, which walks again: the walk only has to determine whether the path leaves the host.
 //! Mounted parts are walked by [`crate::Node`]s.
 
+mod host;
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::{Caller, Errno, FileKind, FsError, Mount, Mounts, NAME_MAX, Place, Result, ops};
+use crate::{Attr, Caller, Errno, FileKind, FsError, Mount, Mounts, NAME_MAX, Place, Result, ops};
 use std::sync::Arc;
+
+pub use host::is_magic_link;
+use host::{free_of_links, is_directory, is_link, parent_of};
 
 /// Linux follows at most this many symbolic links in one walk (`MAXSYMLINKS`), then ELOOP.
 const MAX_LINKS: u32 = 40;
@@ -115,14 +120,35 @@ pub struct Walk<'a> {
     unseen: Vec<Vec<u8>>,
 }
 
+/// The end of a walk to an object of which only the metadata is needed.
+#[derive(Debug)]
+pub enum Seen {
+    /// The metadata of something else than the root of this mount.
+    Attributes(Arc<Mount>, Attr),
+    /// The object.
+    Object(Pos),
+}
+
 /// What a walk is to find.
 enum Goal {
     Object { follow: bool },
+    Attributes { follow: bool },
     Parent,
+}
+
+impl Goal {
+    /// Whether a symbolic link in the last place is followed, unless slashes or further names come behind it.
+    fn follows(&self) -> bool {
+        match *self {
+            Self::Object { follow } | Self::Attributes { follow } => follow,
+            Self::Parent => true,
+        }
+    }
 }
 
 enum Found {
     Object(Pos),
+    Attributes(Arc<Mount>, Attr),
     Parent(Parent),
 }
 
@@ -156,6 +182,15 @@ impl<'a> Walk<'a> {
     pub fn object(&mut self, start: Pos, path: &[u8], follow: bool) -> Result<Pos> {
         match self.find(start, path, &Goal::Object { follow })? {
             Found::Object(pos) => Ok(pos),
+            Found::Attributes(..) | Found::Parent(_) => Err(Errno::EINVAL.into()),
+        }
+    }
+
+    /// As [`Walk::object`]; back ends that can tell metadata by a name do so ([`crate::FileSystem::getattr_at`]).
+    pub fn attributes(&mut self, start: Pos, path: &[u8], follow: bool) -> Result<Seen> {
+        match self.find(start, path, &Goal::Attributes { follow })? {
+            Found::Attributes(mount, attr) => Ok(Seen::Attributes(mount, attr)),
+            Found::Object(pos) => Ok(Seen::Object(pos)),
             Found::Parent(_) => Err(Errno::EINVAL.into()),
         }
     }
@@ -164,7 +199,7 @@ impl<'a> Walk<'a> {
     pub fn parent(&mut self, start: Pos, path: &[u8]) -> Result<Parent> {
         match self.find(start, path, &Goal::Parent)? {
             Found::Parent(parent) => Ok(parent),
-            Found::Object(_) => Err(Errno::EINVAL.into()),
+            Found::Object(_) | Found::Attributes(..) => Err(Errno::EINVAL.into()),
         }
     }
 
@@ -265,8 +300,8 @@ impl<'a> Walk<'a> {
             }
             if cursor == rest.len() {
                 return Ok(match goal {
-                    Goal::Object { .. } => Found::Object(at),
                     Goal::Parent => parent(at, Last::Root, true),
+                    _ => Found::Object(at),
                 });
             }
             let tail = rest.get(cursor..).unwrap_or_default();
@@ -283,7 +318,11 @@ impl<'a> Walk<'a> {
                 self.may_search(&at)?;
                 return Ok(parent(at, last, must_be_dir));
             }
-            let follow = !is_last || must_be_dir || !matches!(goal, Goal::Object { follow: false });
+            let is_end = is_last && !must_be_dir;
+            if let Some(found) = self.entry_attributes(is_end, &at, name, goal)? {
+                return Ok(found);
+            }
+            let follow = !is_last || must_be_dir || goal.follows();
             let (next, link) = self.component(&at, name, follow)?;
             match link {
                 Some(target) => {
@@ -324,6 +363,28 @@ impl<'a> Walk<'a> {
         }
     }
 
+    /// The metadata of the entry `name` of `at` if that is the goal; `None` where the entry must be looked up.
+    fn entry_attributes(
+        &self,
+        is_end: bool,
+        at: &Pos,
+        name: &[u8],
+        goal: &Goal,
+    ) -> Result<Option<Found>> {
+        let (Goal::Attributes { follow }, Pos::Mounted(dir), true) = (goal, at, is_end) else {
+            return Ok(None);
+        };
+        let fs = &dir.mount.fs;
+        let is_name = !matches!(name, b"." | b"..");
+        if !is_name || self.mounts.nested() || dir.mount.is_host() || !fs.checks_access() {
+            return Ok(None);
+        }
+        let attr = fs.getattr_at(self.caller, &dir.node, name)?;
+        let is_link = |attr: &Attr| attr.mode & libc::S_IFMT == libc::S_IFLNK;
+        let attr = attr.filter(|attr| !(*follow && is_link(attr)));
+        Ok(attr.map(|attr| Found::Attributes(Arc::clone(&dir.mount), attr)))
+    }
+
     /// The result of a walk that stays on the host and meets no symbolic link, as most walks do. It takes at most two system
     /// calls, where a walk takes one for each component. `None`: walk component by component.
     fn straight(&self, start: &Pos, path: &[u8], goal: &Goal) -> Option<Found> {
@@ -352,7 +413,7 @@ impl<'a> Walk<'a> {
             return None;
         }
         let must_be_dir = path.last() == Some(&b'/');
-        let follows = matches!(goal, Goal::Object { follow } if *follow || must_be_dir);
+        let follows = !matches!(goal, Goal::Parent) && (goal.follows() || must_be_dir);
         let dir = full.get(..last_at)?;
         // The kernel knows the starting directory by its canonical path.
         let known = dir.is_empty() || !absolute && dir.len() == base.len();
@@ -364,7 +425,7 @@ impl<'a> Walk<'a> {
             return None;
         }
         Some(match goal {
-            Goal::Object { .. } => Found::Object(Pos::Host(full)),
+            Goal::Object { .. } | Goal::Attributes { .. } => Found::Object(Pos::Host(full)),
             Goal::Parent => Found::Parent(Parent {
                 last: Last::Name(last.to_vec()),
                 dir: Pos::Host(dir.to_vec()),
@@ -574,63 +635,6 @@ fn parent(dir: Pos, last: Last, must_be_dir: bool) -> Found {
         last,
         must_be_dir,
     })
-}
-
-/// Whether `path` leads to a directory and the host's kernel meets no symbolic link on the way.
-fn free_of_links(path: &[u8]) -> bool {
-    use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
-    let how = OpenHow::new()
-        .flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
-    openat2(AT_FDCWD, OsStr::from_bytes(path), how).is_ok()
-}
-
-/// ENOENT, ENOTDIR, EACCES unless the canonical host path `path` is a directory; empty for the root.
-fn is_directory(path: &[u8]) -> Result<()> {
-    if path.is_empty() {
-        return Ok(());
-    }
-    let stat = nix::sys::stat::lstat(OsStr::from_bytes(path))?;
-    if stat.st_mode & libc::S_IFMT != libc::S_IFDIR {
-        return Err(Errno::ENOTDIR.into());
-    }
-    Ok(())
-}
-
-/// Whether `path`, whose directory is free of links, may be a symbolic link. EACCES counts as no link: the kernel will
-/// refuse the call, too.
-fn is_link(path: &[u8]) -> bool {
-    let read = nix::fcntl::readlink(OsStr::from_bytes(path));
-    !matches!(
-        read,
-        Err(Errno::EINVAL | Errno::ENOENT | Errno::ENOTDIR | Errno::EACCES)
-    )
-}
-
-/// Whether `path` is one of /proc's links that lead to an object, not to a path.
-pub fn is_magic_link(path: &[u8]) -> bool {
-    let Some(rest) = path.strip_prefix(b"/proc/") else {
-        return false;
-    };
-    let parts: Vec<&[u8]> = rest.split(|&b| b == b'/').collect();
-    let digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    let parts = match parts.as_slice() {
-        [pid, b"task", tid, rest @ ..] if digits(pid) && digits(tid) => rest,
-        [pid, rest @ ..] if digits(pid) => rest,
-        _ => return false,
-    };
-    match parts {
-        [b"cwd" | b"root" | b"exe"] => true,
-        [b"fd", number] => digits(number),
-        [b"map_files", _] => true,
-        _ => false,
-    }
-}
-
-/// The directory part of a canonical path; empty for the root.
-fn parent_of(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
-    path.get(..end).unwrap_or_default()
 }
 
 fn same_mount(one: &Pos, other: &Pos) -> bool {
