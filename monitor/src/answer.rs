@@ -64,11 +64,11 @@ pub enum Answer {
         /// Flags of open(2).
         flags: i32,
     },
-    /// The thread opens this regular host file itself, with its own permissions. Only for calls of which [`crate::call::Call::opens_itself`] is true.
+    /// The thread opens or creates a regular host file itself, with its own permissions. Only for calls of which [`crate::call::Call::opens_itself`] is true.
     OpenItself {
-        /// Keeps the descriptor of the file ([`goanna_vfs::FileSystem::host_file`]).
+        /// Keeps the descriptor of the file ([`goanna_vfs::FileSystem::host_file`]), or of the directory for a new one.
         node: Node,
-        /// The answer that names it.
+        /// The answer that names it ([`goanna_sys::stub::opens`]).
         value: i64,
     },
     /// The tracee maps a private copy of this content instead of the file. Only at a ptrace stop.

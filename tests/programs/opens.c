@@ -84,6 +84,48 @@ static void creations(void)
 	SHOW("made3");
 }
 
+/* New files by names of every length, from links to names that are missing, with other masks, and where the program may not make them. */
+static void new_names(void)
+{
+	int wrong = 0, fd;
+	char name[300], path[310];
+	mode_t mask = umask(0);
+
+	MUST(mkdir("n", 0755));
+	for (int length = 1; length <= 255; length++) {
+		memset(name, 'n', length);
+		name[length] = 0;
+		snprintf(path, sizeof path, "%s%s", length % 2 ? "n/" : "", name);
+		umask(length % 8 * 9);
+		fd = open(path, O_RDWR | O_CREAT | (length % 3 ? 0 : O_EXCL), 0666);
+		wrong += fd != lowest || fchmod(fd, 0600) != 0;
+		close(fd);
+		wrong += open(path, O_RDONLY | O_CREAT | O_EXCL, 0666) != -1 || errno != EEXIST || unlink(path) != 0;
+	}
+	umask(027);
+	memset(name, 'n', 256);
+	name[256] = 0;
+	T("too long", open(name, O_WRONLY | O_CREAT, 0666));
+	for (int i = 0; i < 3; i++) {
+		MUST(symlink("../there", "n/link"));
+		O("by a link", open("n/link", O_WRONLY | O_CREAT, 0666));
+		SHOW("there");
+		T("link", open("n/link", O_WRONLY | O_CREAT | O_EXCL, 0666));
+		T("removed", unlink("there"));
+		T("not followed", open("n/link", O_WRONLY | O_CREAT | O_NOFOLLOW, 0666));
+		T("removed", unlink("n/link"));
+		O("with bits", open("n/bits", O_RDONLY | O_CREAT, 07777));
+		SHOW("n/bits");
+		T("removed", unlink("n/bits"));
+	}
+	MUST(chmod("n", 0555));
+	O("in a directory without permission", open("n/new", O_WRONLY | O_CREAT, 0666));
+	T("in no directory", open("f/new", O_WRONLY | O_CREAT, 0666));
+	T("in a missing one", open("none/new", O_WRONLY | O_CREAT, 0666));
+	umask(mask);
+	note("%d new names: %d wrong", __LINE__, wrong);
+}
+
 static void directories(void)
 {
 	int dir, fd, wrong = 0;
@@ -306,6 +348,7 @@ static void steps(void)
 	close(lowest);
 	kinds();
 	creations();
+	new_names();
 	directories();
 	with_ticks();
 	refused();

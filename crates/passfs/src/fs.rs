@@ -223,6 +223,10 @@ impl FileSystem for PassFs {
         Some(Pin::of(node).ok()?.fd.as_fd())
     }
 
+    fn host_dir<'n>(&self, dir: &'n Node) -> Option<BorrowedFd<'n>> {
+        self.host_file(dir)
+    }
+
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
         Ok(self.change(caller, node, set)?)
     }

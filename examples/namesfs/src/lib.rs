@@ -43,7 +43,7 @@ impl FileSystem for NamesFs {
         forward: root checks_access is_read_only opens_host_files largest_file transactions content
             identity parent getattr readlink open read_at tmpfile write write_at truncate fallocate sync
             host_path host_file setattr flags getxattr setxattr listxattr removexattr;
-        own: kind shared_attributes lookup getattr_at path readdir create mknod mkdir symlink link link_open unlink rmdir rename
+        own: kind shared_attributes host_dir lookup getattr_at path readdir create mknod mkdir symlink link link_open unlink rmdir rename
             statfs;
     }
 

@@ -44,9 +44,9 @@ pub enum Source {
 pub(super) enum Left {
     /// To open this.
     Source(Source),
-    /// The whole open of this host file: if the thread does not perform it, the call begins anew.
+    /// The whole open of a host file: if the thread does not perform it, the call begins anew.
     All {
-        /// Keeps the descriptor of the file.
+        /// Keeps the descriptor of the file, or that of the directory in which it is created.
         _file: Node,
     },
 }

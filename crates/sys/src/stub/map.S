@@ -50,6 +50,9 @@
 .set OWN, 62                   # bits of the monitor's answer to an open (opens.rs)
 .set AT_SITE, 61
 .set OWN_FLAGS, 0x1fffffff
+.set NAME_SHIFT, 20            # the offset of a name in the program's path, from 1
+.set NUMBER, 0xfffff
+.set FRAME_END, STAT + STAT_SIZE
 
 # The cookie of the call that ends at the label, for the filter; r9 is the address of `.Lstub_slow`.
 .macro cookie label
@@ -386,7 +389,27 @@ goanna_map_open_answered:
 	mov %rdx,OPEN_FLAGS(%rsp)
 	lea OPEN_PATH_END(%rsp),%rsi
 	movb $0,(%rsi)
-	mov $10,%ecx
+	mov %eax,%ecx
+	and $NUMBER,%eax
+	shr $NAME_SHIFT,%ecx
+	jz 5f
+# The program may have changed its path meanwhile.
+	mov RSI(%rsp),%rdi
+	lea -1(%rdi,%rcx),%rdi
+	movb $'/',(%rsi)
+	lea FRAME_END(%rsp),%rcx
+	mov %rsi,%r11
+4:	inc %r11
+	cmp %rcx,%r11
+	je 6f
+	mov (%rdi),%dl
+	inc %rdi
+	mov %dl,(%r11)
+	cmp $'/',%dl
+	je 6f
+	test %dl,%dl
+	jnz 4b
+5:	mov $10,%ecx
 1:	xor %edx,%edx
 	div %ecx
 	add $'0',%dl
@@ -404,15 +427,15 @@ goanna_map_open_answered:
 	mov %rax,16(%rsi)
 	mov $AT_FDCWD,%edi
 	mov OPEN_FLAGS(%rsp),%rdx
-	xor %r10d,%r10d
+	mov R10(%rsp),%r10
 	cookie goanna_map_open_made
 	mov $SYS_openat,%eax
 	syscall
 goanna_map_open_made:
 	test %rax,%rax
 	jns 3f
-# The monitor installs a descriptor of it.
-	ask
+# The monitor performs it.
+6:	ask
 goanna_map_open_failed:
 3:	mov BASE(%rsp),%r9
 	add $(.Lstub_return - .Lstub_slow),%r9

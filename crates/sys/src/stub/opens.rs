@@ -1,7 +1,8 @@
 //! Answers to opens from the code of the map (`map.S`, docs/decisions/0122).
 //!
 //! The answer may be the number of a descriptor of the monitor, with the flags for opening it. The thread then opens `/proc/PID/fd/N` itself, where PID is the
-//! monitor's process ID: the kernel does what it would do for the monitor, but the monitor need not wait until the thread has woken.
+//! monitor's process ID: the kernel does what it would do for the monitor, but the monitor need not wait until the thread has woken. Or the descriptor is of a
+//! directory, and the thread creates a file in it, of which its own path has the name.
 
 use std::os::fd::RawFd;
 
@@ -10,6 +11,12 @@ const OWN: i64 = 1 << 62;
 /// Where the flags begin.
 const FLAGS_SHIFT: u32 = 32;
 const FLAGS_MAX: i64 = 0x1fff_ffff;
+/// Where the offset of the name in the path begins; it counts from 1.
+const NAME_SHIFT: u32 = 20;
+const NUMBER_MAX: i64 = 0xf_ffff;
+const NAME_AT_MAX: usize = 0xffe;
+/// The longest name of a file that a thread creates itself, bytes: its frame has room for no more.
+const NAME_MAX: usize = 102;
 
 /// The thread makes its call again, at its site.
 pub const AT_SITE: i64 = OWN | 1 << 61;
@@ -17,8 +24,21 @@ pub const AT_SITE: i64 = OWN | 1 << 61;
 /// The thread opens descriptor `number` of the monitor with `flags`. `None` if they do not fit.
 pub fn of_monitor(number: RawFd, flags: i32) -> Option<i64> {
     let (number, flags) = (i64::from(number), i64::from(flags));
-    let fits = number >= 0 && (0..=FLAGS_MAX).contains(&flags);
+    let fits = (0..=NUMBER_MAX).contains(&number) && (0..=FLAGS_MAX).contains(&flags);
     fits.then_some(OWN | flags << FLAGS_SHIFT | number)
+}
+
+/// The thread creates the file `name`, which its `path` ends with, in the directory with descriptor `number` of the monitor. `None` if that does not fit.
+pub fn in_directory_of_monitor(
+    number: RawFd,
+    (path, name): (&[u8], &[u8]),
+    flags: i32,
+) -> Option<i64> {
+    let at = path.strip_suffix(name)?.len();
+    if name.len() > NAME_MAX || at > NAME_AT_MAX {
+        return None;
+    }
+    Some(of_monitor(number, flags)? | (at as i64 + 1) << NAME_SHIFT)
 }
 
 /// Whether `answer` is one of these.
@@ -45,6 +65,14 @@ mod tests {
         assert!(answer.is_some_and(is_of_monitor) && is_of_monitor(AT_SITE));
         assert_eq!(answer.map(|answer| answer as i32), Some(1234));
         assert_eq!((of_monitor(-1, 0), of_monitor(1, -1)), (None, None));
+        assert_eq!(of_monitor(1 << NAME_SHIFT, 0), None);
+        let name = (&b"a/name"[..], &b"name"[..]);
+        let created = in_directory_of_monitor(7, name, libc::O_CREAT);
+        assert_eq!(
+            created.map(|answer| answer as u32),
+            Some(3 << NAME_SHIFT | 7)
+        );
+        assert_eq!(in_directory_of_monitor(7, (b"link", b"name"), 0), None);
         for other in [0, 5, i64::from(i32::MAX), -2, -4095] {
             assert!(!is_of_monitor(other));
         }

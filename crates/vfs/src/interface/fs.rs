@@ -235,6 +235,11 @@ pub trait FileSystem: Send + Sync + 'static {
     fn host_file<'n>(&self, node: &'n Node) -> Option<BorrowedFd<'n>> {
         None
     }
+    /// A descriptor (`O_PATH`) of the host directory that `dir` is, where a file that a program creates there, with its own permissions, is the file that
+    /// [`FileSystem::create`] would create: under the same name, and opened as [`Native::All`].
+    fn host_dir<'n>(&self, dir: &'n Node) -> Option<BorrowedFd<'n>> {
+        None
+    }
 
     // Metadata.
 

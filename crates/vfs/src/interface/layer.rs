@@ -43,6 +43,7 @@ pub const METHODS: &[&str] = &[
     "sync",
     "host_path",
     "host_file",
+    "host_dir",
     "setattr",
     "flags",
     "statfs",
@@ -70,7 +71,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
 ///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path host_file setattr flags statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind unlink rmdir;
 ///     }
 ///
@@ -99,7 +100,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
 ///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path host_file setattr flags statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind rmdir;
 ///     }
 ///
@@ -255,12 +256,14 @@ macro_rules! forward_method {
         $crate::forward_method! { @ [$($of)*]
             host_path(node: &$crate::Node) -> ::std::option::Option<::std::path::PathBuf> }
     };
-    (host_file $lower:ident $($check:tt)*) => {
-        fn host_file<'n>(&self, node: &'n $crate::Node) -> ::std::option::Option<::std::os::fd::BorrowedFd<'n>> {
+    (@host [$lower:ident $($check:tt)*] $name:ident) => {
+        fn $name<'n>(&self, node: &'n $crate::Node) -> ::std::option::Option<::std::os::fd::BorrowedFd<'n>> {
             $($check)*
-            self.$lower.host_file(node)
+            self.$lower.$name(node)
         }
     };
+    (host_file $($of:tt)*) => { $crate::forward_method! { @host [$($of)*] host_file } };
+    (host_dir $($of:tt)*) => { $crate::forward_method! { @host [$($of)*] host_dir } };
     (setattr $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
             setattr(caller: &$crate::Caller, node: &$crate::Node, set: &$crate::SetAttr) -> $crate::Result<()> }

@@ -101,6 +101,11 @@ pub fn check_sticky_create(caller: &Caller, dir: &Place, place: &Place) -> Resul
     Ok(may_create_in_sticky(rules, caller, &dir_attr, &attr)?)
 }
 
+/// The checks of [`create`], for a file that something else creates.
+pub fn may_create_file(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
+    may_create(caller, dir, name, || Ok(()))
+}
+
 /// Creates and opens the regular file `name` in `dir`: EEXIST when the name is taken, then EROFS, EACCES.
 /// `mode` has permission, set-id and sticky bits before the umask. A new file may be opened in a way its own
 /// mode forbids.
@@ -111,7 +116,7 @@ pub fn create(
     mode: u32,
     flags: i32,
 ) -> Result<(Node, Opened)> {
-    may_create(caller, dir, name, || Ok(()))?;
+    may_create_file(caller, dir, name)?;
     let mode = creation_mode(caller, dir, mode & 0o7777)?;
     let settled = libc::O_NOFOLLOW | libc::O_DIRECTORY | libc::O_TRUNC;
     let result = fs(dir).create(caller, &dir.node, name, mode, flags & !settled);

@@ -196,6 +196,9 @@ impl Request {
             End::Existing(place) if self.flags & libc::O_PATH != 0 => self.reference(call, &place),
             End::Existing(place) => self.open(call, &caller, &place, delivery),
             End::Missing { dir, name } => {
+                if let Some(answer) = self.leave_creation(call, &caller, &dir, &name)? {
+                    return Ok(answer);
+                }
                 may_get_descriptor(call)?;
                 let names = report::begin(call);
                 let (node, opened) = ops::create(&caller, &dir, &name, mode, self.flags)?;
@@ -410,8 +413,7 @@ impl Request {
     /// Leaves the open of a regular host file to the thread where it can do that.
     fn leave(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Option<Answer>> {
         const SETTLED: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
-        // The monitor reports opens to inotify(7) watches.
-        if !call.opens_itself || call.monitor.watches.in_use() {
+        if !opens_itself(call) {
             return Ok(None);
         }
         let flags = self.flags & !SETTLED | libc::O_NOCTTY;
@@ -421,6 +423,30 @@ impl Request {
         };
         ops::may_open(caller, place, flags)?;
         let node = place.node.clone();
+        Ok(Some(Answer::OpenItself { node, value }))
+    }
+
+    /// Leaves the creation of file `name` in a host directory to the thread where it can do that.
+    fn leave_creation(
+        &self,
+        call: &Call<'_>,
+        caller: &Caller,
+        dir: &Place,
+        name: &[u8],
+    ) -> Result<Option<Answer>> {
+        if !opens_itself(call) {
+            return Ok(None);
+        }
+        // As the name was missing, something of that name, perhaps a link to elsewhere, is EEXIST. Then the call begins anew.
+        let flags = self.flags & !libc::O_NOFOLLOW | libc::O_EXCL | libc::O_NOCTTY;
+        let host = dir.mount.fs.host_dir(&dir.node);
+        let Some(value) = host.and_then(|host| {
+            opens::in_directory_of_monitor(host.as_raw_fd(), (&self.path, name), flags)
+        }) else {
+            return Ok(None);
+        };
+        ops::may_create_file(caller, dir, name)?;
+        let node = dir.node.clone();
         Ok(Some(Answer::OpenItself { node, value }))
     }
 
@@ -511,6 +537,11 @@ impl Request {
             })
         })))
     }
+}
+
+/// Whether the thread can open a file of the host itself. The monitor reports opens to inotify(7) watches.
+fn opens_itself(call: &Call<'_>) -> bool {
+    call.opens_itself && !call.monitor.watches.in_use()
 }
 
 /// EMFILE when the caller's process has no free descriptor number: an open that creates, truncates, or lets another process
