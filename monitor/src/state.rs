@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use goanna_sys::descriptor_count::DescriptorCount;
 use goanna_sys::limits;
 use goanna_vfs::{Errno, Mounts};
 use nix::sys::signal::{Signal, kill};
@@ -44,6 +45,7 @@ pub struct Monitor {
     pub(crate) in_flight: InFlight,
     /// Descriptors being installed.
     pub(crate) installs: InFlight,
+    pub(crate) descriptors: DescriptorCount,
     /// The transactions, and the threads that participate in them.
     pub(crate) participants: Participants,
     pub(crate) outside: Policy,
@@ -115,6 +117,7 @@ impl Monitor {
             tasks: Tasks::default(),
             in_flight: InFlight::default(),
             installs: InFlight::default(),
+            descriptors: DescriptorCount::default(),
             shadows: Shadows::new(run_dir),
             watches: Arc::default(),
             socket_names: Names::default(),

@@ -7,8 +7,6 @@ use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
 
-use crate::limits;
-
 /// Fields of /proc/TID/status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStatus {
@@ -318,20 +316,6 @@ pub fn fd_identity(tid: i32, fd: i32) -> Result<(u64, u64), Errno> {
 /// Numbers of the open descriptors, sorted.
 pub fn fds(tid: i32) -> Result<Vec<i32>, Errno> {
     numbers(&format!("/proc/{tid}/fd"))
-}
-
-/// Whether process or thread `tid` can be given a further descriptor: a number below its limit is free.
-pub fn has_free_descriptor(tid: i32) -> Result<bool, Errno> {
-    let limit = limits::prlimit_nofile(tid)?;
-    // The size of the directory is the number of descriptors (since Linux 6.2; before, it was 0). Some of them may lie above a
-    // limit that has been lowered.
-    let count = fs::metadata(format!("/proc/{tid}/fd")).map_err(gone)?.len();
-    if count > 0 && count < limit {
-        return Ok(true);
-    }
-    let below = |&fd: &i32| u64::try_from(fd).is_ok_and(|fd| fd < limit);
-    let taken = fds(tid)?.iter().filter(|fd| below(fd)).count();
-    Ok((taken as u64) < limit)
 }
 
 /// Numbers of the threads of process `pid`, sorted.

@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use goanna_sys::procfs;
 use goanna_sys::stub::opens;
 use goanna_vfs::walk::{Last, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, FsError, Native, Opened, Place, Result, ops};
@@ -547,7 +546,7 @@ fn opens_itself(call: &Call<'_>) -> bool {
 /// EMFILE when the caller's process has no free descriptor number: an open that creates, truncates, or lets another process
 /// continue must then have no effect. A number that another thread takes at this moment is not seen.
 fn may_get_descriptor(call: &Call<'_>) -> Result<()> {
-    if procfs::has_free_descriptor(call.task.tid)? {
+    if call.monitor.descriptors.is_below_limit(call.task.tid)? {
         Ok(())
     } else {
         Err(Errno::EMFILE.into())
