@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use goanna_sys::descriptor_count::DescriptorCount;
 use goanna_sys::limits;
+use goanna_sys::procfs::DescriptorCount;
 use goanna_vfs::{Errno, Mounts};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

@@ -140,9 +140,9 @@ impl InProcess {
                 continue;
             };
             let sleeps = procfs::activity(space.owner) == Ok(Activity::Sleeping);
-            let call = || procfs::sleeping_call(space.owner);
-            let elsewhere = |call| call >= 0 && call != libc::SYS_openat;
-            if sleeps && call().is_ok_and(|call| call.is_some_and(elsewhere)) {
+            let call = || procfs::sleeping_call(space.owner).ok().flatten();
+            let is_other = |number| number >= 0 && number != libc::SYS_openat;
+            if sleeps && call().is_some_and(|call| is_other(call.number)) {
                 space.opens.end(id);
             }
         }

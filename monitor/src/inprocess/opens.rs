@@ -207,9 +207,10 @@ pub(super) enum From {
 fn stack_pointer(tid: i32) -> Option<u64> {
     let limit = Instant::now() + FALLS_ASLEEP_WITHIN;
     loop {
-        match procfs::stack_pointer(tid) {
-            Ok(None) if Instant::now() < limit => thread::yield_now(),
-            found => return found.ok().flatten(),
+        match procfs::sleeping_call(tid) {
+            Ok(Some(call)) if call.number >= 0 => return Some(call.stack_pointer),
+            Ok(_) if Instant::now() < limit => thread::yield_now(),
+            _ => return None,
         }
     }
 }

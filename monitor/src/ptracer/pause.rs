@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use goanna_sys::pause;
-use goanna_sys::procfs::{self, Activity};
+use goanna_sys::procfs::{self, Activity, SleepingCall};
 use goanna_vfs::{Holder, Readers};
 use parking_lot::{Condvar, Mutex};
 
@@ -139,8 +139,8 @@ impl Monitor {
             Ok(Activity::Running) => false,
             Ok(Activity::Sleeping) => match procfs::sleeping_call(tid) {
                 // The thread runs again, or waits for a page.
-                Ok(None | Some(-1)) => false,
-                Ok(Some(nr)) if reads_content(nr) => self.in_flight.has(tid),
+                Ok(None | Some(SleepingCall { number: -1, .. })) => false,
+                Ok(Some(call)) if reads_content(call.number) => self.in_flight.has(tid),
                 _ => true,
             },
             Ok(Activity::Stopped | Activity::Ended) | Err(_) => true,

@@ -19,8 +19,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goanna_sys::interrupt::{ends_with_eintr, has_effect};
+use goanna_sys::procfs::{self, SleepingCall};
 use goanna_sys::sched::{self, Sleep};
-use goanna_sys::{pidfd, procfs, tracee};
+use goanna_sys::{pidfd, tracee};
 use goanna_vfs::Errno;
 use nix::sys::socket::{
     AddressFamily, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt,
@@ -64,14 +65,15 @@ pub struct Sleeps(Mutex<HashMap<i32, Noted>>);
 impl Sleeps {
     /// Records since when thread `tid` sleeps in a wait with a timeout, because a signal for it may follow.
     pub fn note(&self, tid: i32) {
-        let Ok(Some(call)) = procfs::sleeping_call_with_args(tid) else {
+        let Ok(Some(SleepingCall { number, args, .. })) = procfs::sleeping_call(tid) else {
             return;
         };
-        if ends_with_eintr(call.0)
-            && timeout(tid, call.0, call.1).is_some()
+        if let Ok(nr) = u32::try_from(number)
+            && ends_with_eintr(nr)
+            && timeout(tid, nr, args).is_some()
             && let Ok(sleep) = sched::sleep(tid)
         {
-            self.0.lock().insert(tid, (call, sleep));
+            self.0.lock().insert(tid, ((nr, args), sleep));
         }
     }
 

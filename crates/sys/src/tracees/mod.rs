@@ -1,6 +1,5 @@
 //! Other processes: ptrace, memory, descriptors, `/proc`, signals and stops, and the call by which programs begin transactions.
 
-pub mod descriptor_count;
 pub mod descriptor_inbox;
 pub mod interrupt;
 pub mod mappings;

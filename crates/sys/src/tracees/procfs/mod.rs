@@ -1,11 +1,15 @@
 //! Reads the state of a task from /proc (proc_pid_status(5) and others). A task that has ended gives `ESRCH`.
 
+mod descriptor_count;
+
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 
 use nix::errno::Errno;
+
+pub use descriptor_count::DescriptorCount;
 
 /// Fields of /proc/TID/status.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,45 +211,39 @@ pub fn activity(tid: i32) -> Result<Activity, Errno> {
     })
 }
 
-/// The number of the call that a thread sleeps in: -1 when it sleeps elsewhere in the kernel, as for a page. `None`: it
-/// runs. `EPERM` and the like: it may not be seen.
-pub fn sleeping_call(tid: i32) -> Result<Option<i64>, Errno> {
-    let text = content(tid, "syscall")?;
-    let number = str::from_utf8(&text)
-        .ok()
-        .and_then(|text| text.split_ascii_whitespace().next());
-    Ok(number.and_then(|number| number.parse().ok()))
+/// A call that a thread sleeps in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SleepingCall {
+    /// Its number; -1 if the thread sleeps elsewhere in the kernel, as for a page. Then the rest is 0.
+    pub number: i64,
+    /// The arguments.
+    pub args: [u64; 6],
+    /// The stack pointer of the thread.
+    pub stack_pointer: u64,
 }
 
-/// The number and the arguments of the call that a thread sleeps in. `None`: it runs, or sleeps elsewhere in the kernel.
-pub fn sleeping_call_with_args(tid: i32) -> Result<Option<(u32, [u64; 6])>, Errno> {
+/// The call that a thread sleeps in. `None`: it runs. `EPERM` and the like: it may not be seen.
+pub fn sleeping_call(tid: i32) -> Result<Option<SleepingCall>, Errno> {
     let text = content(tid, "syscall")?;
-    let mut fields = str::from_utf8(&text)
-        .unwrap_or_default()
-        .split_ascii_whitespace();
-    let Some(Ok(number)) = fields.next().map(str::parse) else {
-        return Ok(None);
+    Ok(str::from_utf8(&text).ok().and_then(parsed_call))
+}
+
+/// A line of /proc/TID/syscall: the number, six arguments, the stack pointer and the instruction pointer.
+fn parsed_call(line: &str) -> Option<SleepingCall> {
+    let mut fields = line.split_ascii_whitespace();
+    let mut call = SleepingCall {
+        number: fields.next()?.parse().ok()?,
+        args: [0; 6],
+        stack_pointer: 0,
     };
-    let mut args = [0; 6];
-    for arg in &mut args {
-        let field = fields.next().and_then(|field| field.strip_prefix("0x"));
-        match field.map(|field| u64::from_str_radix(field, 16)) {
-            Some(Ok(value)) => *arg = value,
-            _ => return Ok(None),
-        }
+    if call.number < 0 {
+        return Some(call);
     }
-    Ok(Some((number, args)))
-}
-
-/// The stack pointer of a thread that sleeps in a call. `None`: it runs, or sleeps elsewhere in the kernel.
-pub fn stack_pointer(tid: i32) -> Result<Option<u64>, Errno> {
-    let text = content(tid, "syscall")?;
-    let mut fields = str::from_utf8(&text)
-        .unwrap_or_default()
-        .split_ascii_whitespace();
-    // The number and six arguments come before it.
-    let field = fields.nth(7).and_then(|field| field.strip_prefix("0x"));
-    Ok(field.and_then(|field| u64::from_str_radix(field, 16).ok()))
+    for value in call.args.iter_mut().chain([&mut call.stack_pointer]) {
+        let digits = fields.next()?.strip_prefix("0x")?;
+        *value = u64::from_str_radix(digits, 16).ok()?;
+    }
+    Some(call)
 }
 
 /// Those of the inode numbers of which the thread may have a mapping. Devices are not compared: btrfs shows others here
@@ -391,5 +389,24 @@ fn gone(error: std::io::Error) -> Errno {
     match errno(&error) {
         Errno::ENOENT => Errno::ESRCH,
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_told_from_a_sleep_elsewhere_and_from_a_thread_that_runs() {
+        let line = "257 0xffffff9c 0x7ffe 0x80000 0x0 0x5 0x6 0x7ffd934f7000 0x7f0f24fec011\n";
+        let call = SleepingCall {
+            number: 257,
+            args: [0xffff_ff9c, 0x7ffe, 0x80000, 0, 5, 6],
+            stack_pointer: 0x7ffd_934f_7000,
+        };
+        assert_eq!(parsed_call(line), Some(call));
+        let elsewhere = parsed_call("-1 0x7ffd934f7000 0x7f0f24fec011\n");
+        assert_eq!(elsewhere.map(|call| call.number), Some(-1));
+        assert_eq!(parsed_call("running\n"), None);
     }
 }

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::sys::stat::{Mode, fstat};
 
+use super::fds;
 use crate::limits;
-use crate::procfs::fds;
 
 /// Counts the descriptors of processes. A process that makes files asks again and again, so the directory of its descriptors in `/proc` stays open for the next
 /// time.
