@@ -286,6 +286,46 @@ fn attributes_in_a_store_are_answered_in_the_process() {
     }
 }
 
+/// Of the files of a directory that a program looks at one after the other, few come to the monitor: the next ones are in the map already.
+#[test]
+fn attributes_are_read_ahead() {
+    const FILES: u64 = 400;
+    let place = Place::amino();
+    if !uses_stubs(&place) {
+        return;
+    }
+    let script = format!("mkdir d; for i in $(seq {FILES}); do head -c $i /dev/zero > d/$i; done");
+    finish(&mut place.shell(&script)).expect(0);
+    let dir = format!("{}/d", place.top());
+    let by_descriptor = ["find", &dir, "-type", "f", "-printf", "%f %s\\n"];
+    let by_path = ["stat", "-c", "%n %s"].map(str::to_owned).into_iter();
+    let by_path = by_path.chain((1..=FILES).map(|file| format!("{dir}/{file}")));
+    let commands = [
+        by_descriptor.map(str::to_owned).to_vec(),
+        by_path.collect::<Vec<_>>(),
+    ];
+    for command in commands {
+        let mut run = place.run_with(&["--stats=json"]);
+        let ended = finish(
+            run.args(["sh", "-c", "ls \"$0\" >&2 && exec \"$@\"", &dir])
+                .args(command),
+        )
+        .expect(0);
+        let output = ended.text();
+        let sizes = output.lines().filter(|line| {
+            let (name, size) = line.split_once(' ').unwrap();
+            name.rsplit('/').next() == Some(size)
+        });
+        assert_eq!(sizes.count() as u64, FILES, "{output}");
+        let errors = ended.errors();
+        let figures: serde_json::Value =
+            serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+        let calls = &figures["calls"];
+        let notified = ["newfstatat", "statx"].map(|call| calls[call].as_u64().unwrap_or(0));
+        assert!(notified.iter().sum::<u64>() < FILES / 2, "{errors}");
+    }
+}
+
 /// A process writes to a file in a store itself, and the file is what it has written.
 #[test]
 fn writes_to_a_store_are_made_in_the_process() {

@@ -15,9 +15,13 @@ impl RunMap {
         let attributes = attributes(mount)?;
         if path.first() == Some(&b'/') {
             let rest = path.strip_prefix(self.prefix.as_deref()?)?;
-            if rest.first().is_none_or(|&byte| byte == b'/') && self.is_repeated(0, path) {
-                let root = mount.fs.root();
-                attributes.share_path(Some(self.run()), path, &root, rest);
+            if rest.first().is_none_or(|&byte| byte == b'/') {
+                let (run, root) = (Some(self.run()), mount.fs.root());
+                if self.is_repeated(0, path) {
+                    attributes.share_path(run, path, &root, rest);
+                } else {
+                    attributes.share_following(run, path, &root, rest);
+                }
             }
             return Some(());
         }
@@ -26,16 +30,18 @@ impl RunMap {
         } else {
             call.task.identity(dirfd).ok()?
         };
-        if !self.is_repeated(identity.1, path) {
-            return Some(());
-        }
         let shadow = call.monitor.shadows.find(identity)?;
         let Shadow::Dir { place, .. } = &*shadow else {
             return None;
         };
-        if self.has(&place.mount) {
-            attributes.share_object(&place.node, self.run(), identity.1);
+        if !self.has(&place.mount) {
+            return None;
+        }
+        attributes.share_object(&place.node, self.run(), identity.1);
+        if self.is_repeated(identity.1, path) {
             attributes.share_path(None, path, &place.node, path);
+        } else {
+            attributes.share_following(None, path, &place.node, path);
         }
         Some(())
     }

@@ -18,7 +18,22 @@ pub(crate) struct DirOrder {
     pub entries: BTreeMap<u64, Entry>,
     cookies: HashMap<Arc<[u8]>, u64>,
     pub last: u64,
+    read_ahead: ReadAhead,
 }
+
+/// How far the entries of a directory have been looked at one after the other.
+#[derive(Default)]
+struct ReadAhead {
+    /// The cookie at which a program that goes on asks next.
+    next: u64,
+    /// Number of entries that were read ahead last.
+    window: usize,
+}
+
+/// Entries that a program may leave out and still be one that looks at one after the other.
+const LEFT_OUT: u64 = 16;
+const WINDOW_MIN: usize = 8;
+const WINDOW_MAX: usize = 64;
 
 impl DirOrder {
     pub fn has(&self, name: &[u8]) -> bool {
@@ -39,9 +54,61 @@ impl DirOrder {
         self.entries.insert(cookie, Entry { name, ino, kind });
     }
 
+    /// A program asks for entry `name`. The names of those that it will ask for next: none until it has asked for two near each other, and twice as many each
+    /// time that it asks where those before have ended.
+    pub fn read_ahead(&mut self, name: &[u8]) -> Vec<Arc<[u8]>> {
+        let Some(&cookie) = self.cookies.get(name) else {
+            return Vec::new();
+        };
+        let ReadAhead { next, window } = self.read_ahead;
+        let goes_on = next > 0 && (next..=next.saturating_add(LEFT_OUT)).contains(&cookie);
+        let window = if goes_on {
+            (2 * window).clamp(WINDOW_MIN, WINDOW_MAX)
+        } else {
+            0
+        };
+        let following = self.entries.range(cookie.saturating_add(1)..).take(window);
+        let following: Vec<_> = following
+            .map(|(&cookie, entry)| (cookie, Arc::clone(&entry.name)))
+            .collect();
+        let last = following.last().map_or(cookie, |&(cookie, _)| cookie);
+        let next = last.saturating_add(1);
+        self.read_ahead = ReadAhead { next, window };
+        following.into_iter().map(|(_, name)| name).collect()
+    }
+
     pub fn remove(&mut self, name: &[u8]) {
         if let Some(cookie) = self.cookies.remove(name) {
             self.entries.remove(&cookie);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(names: Vec<Arc<[u8]>>) -> Vec<u64> {
+        let number = |name: &Arc<[u8]>| String::from_utf8_lossy(name).parse().expect("a number");
+        names.iter().map(number).collect()
+    }
+
+    #[test]
+    fn entries_are_read_ahead_of_programs_that_ask_in_order() {
+        let mut order = DirOrder::default();
+        let name = |number: u64| -> Arc<[u8]> { Arc::from(number.to_string().as_bytes()) };
+        for number in 1..=100 {
+            order.set(&name(number), number, FileKind::Regular);
+        }
+        let mut ask = |number| numbers(order.read_ahead(&name(number)));
+        assert_eq!(ask(5), [0; 0], "the first");
+        assert_eq!(ask(6), (7..15).collect::<Vec<_>>());
+        assert_eq!(ask(17), (18..34).collect::<Vec<_>>(), "two were left out");
+        assert_eq!(ask(34), (35..67).collect::<Vec<_>>());
+        assert_eq!(ask(67), (68..=100).collect::<Vec<_>>(), "up to the end");
+        assert_eq!(ask(3), [0; 0], "elsewhere");
+        assert_eq!(ask(2), [0; 0], "backwards");
+        assert_eq!(ask(1000), [0; 0], "missing");
+        assert_eq!(ask(3), (4..12).collect::<Vec<_>>(), "again");
     }
 }

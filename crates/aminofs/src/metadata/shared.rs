@@ -106,6 +106,14 @@ fn has_xattr(state: &State) -> bool {
     state.meta.flags.contains(MetaFlags::HAS_XATTR)
 }
 
+/// A walk along a path without links.
+struct Way {
+    /// All directories in which it looked for a name.
+    dirs: Vec<Slot>,
+    /// Where it leads; `None` where nothing has the name.
+    found: Option<Arc<Inode>>,
+}
+
 impl View<'_> {
     /// The slot of a directory that every user may search.
     fn share_searchable(&self, dir: &Inode) -> Option<Slot> {
@@ -125,33 +133,17 @@ impl View<'_> {
             return Ok(());
         }
         let _names = self.names.read();
-        let mut at = self.inode(from)?;
-        let mut dirs = Vec::with_capacity(DIRS_MAX);
-        let mut is_there = true;
-        for name in rest
-            .split(|&byte| byte == b'/')
-            .filter(|name| !name.is_empty())
-        {
-            let dir = self.share_searchable(&at);
-            let (Some(dir), true) = (dir, dirs.len() < DIRS_MAX && is_plain(name)) else {
-                return Ok(());
-            };
-            dirs.push(dir);
-            match self.find(&at, name)? {
-                Some(next) => at = next,
-                None => {
-                    is_there = false;
-                    break;
-                }
+        let Some(Way { dirs, found }) = self.walk_shared(from, rest)? else {
+            return Ok(());
+        };
+        let target = match found {
+            Some(found) => {
+                let Some(slot) = self.share(&found, &found.state.lock()) else {
+                    return Ok(());
+                };
+                Some(slot)
             }
-        }
-        let target = if is_there {
-            let Some(slot) = self.share(&at, &at.state.lock()) else {
-                return Ok(());
-            };
-            Some(slot)
-        } else {
-            None
+            None => None,
         };
         let start = run.or_else(|| dirs.first().map(Slot::id));
         if let Some(start) = start {
@@ -159,6 +151,74 @@ impl View<'_> {
         }
         Ok(())
     }
+
+    /// The way along `rest` from the directory `from`. `None` for one that cannot be in the map. The caller holds the namespace lock.
+    fn walk_shared(&self, from: &Node, rest: &[u8]) -> Result<Option<Way>> {
+        let mut at = self.inode(from)?;
+        let mut dirs = Vec::with_capacity(DIRS_MAX);
+        for name in components(rest) {
+            let dir = self.share_searchable(&at);
+            let (Some(dir), true) = (dir, dirs.len() < DIRS_MAX && is_plain(name)) else {
+                return Ok(None);
+            };
+            dirs.push(dir);
+            match self.find(&at, name)? {
+                Some(next) => at = next,
+                None => return Ok(Some(Way { dirs, found: None })),
+            }
+        }
+        let found = Some(at);
+        Ok(Some(Way { dirs, found }))
+    }
+
+    /// See [`SharedAttributes::share_following`].
+    fn do_share_following(
+        &self,
+        run: Option<u64>,
+        path: &[u8],
+        from: &Node,
+        rest: &[u8],
+    ) -> Result<()> {
+        let (Some(map), Some(name)) = (self.shared.map(), components(rest).last()) else {
+            return Ok(());
+        };
+        let (Some(before), Some(way)) = (path.strip_suffix(name), rest.strip_suffix(name)) else {
+            return Ok(());
+        };
+        let _names = self.names.read();
+        let Some(Way { mut dirs, found }) = self.walk_shared(from, way)? else {
+            return Ok(());
+        };
+        let Some(dir) = found else { return Ok(()) };
+        let following = {
+            let mut state = dir.base().state.lock();
+            state.dir.as_mut().map(|order| order.read_ahead(name))
+        };
+        let following = following.unwrap_or_default();
+        if following.is_empty() || dirs.len() == DIRS_MAX {
+            return Ok(());
+        }
+        let Some(slot) = self.share_searchable(&dir) else {
+            return Ok(());
+        };
+        dirs.push(slot);
+        let Some(start) = run.or_else(|| dirs.first().map(Slot::id)) else {
+            return Ok(());
+        };
+        for name in following {
+            if let Some(found) = self.find(&dir, &name)?
+                && let Some(slot) = self.share(&found, &found.state.lock())
+            {
+                map.put_path(start, &[before, &*name].concat(), &dirs, Some(slot));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/')
+        .filter(|name| !name.is_empty())
 }
 
 /// Whether a walk looks the name up in a directory.
@@ -202,6 +262,12 @@ impl SharedAttributes for AminoFs {
         // As the committed state is. What fails is not shared.
         let _: Result<()> = self.view(&Caller::with_ids(0, 0), |view| {
             view.do_share_path(run, path, from, rest)
+        });
+    }
+
+    fn share_following(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) {
+        let _: Result<()> = self.view(&Caller::with_ids(0, 0), |view| {
+            view.do_share_following(run, path, from, rest)
         });
     }
 
