@@ -270,15 +270,7 @@ impl<'m> Call<'m> {
 
     /// Walks `path` from `dirfd` to the object it names.
     pub fn resolve(&self, dirfd: i32, path: &[u8], follow: bool) -> Result<Resolved<Pos>> {
-        let (start, native_start) = self.start(dirfd, path)?;
-        let caller = self.caller()?;
-        let process_view = self.process_view()?;
-        let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
-        let at = walk.object(start, path, follow)?;
-        Ok(Resolved {
-            at,
-            native: native_start && !walk.left_host(),
-        })
+        self.walk(dirfd, path, |walk, start| walk.object(start, path, follow))
     }
 
     /// As [`Call::resolve`], where only the metadata of the object is needed.
@@ -288,24 +280,28 @@ impl<'m> Call<'m> {
         path: &[u8],
         follow: bool,
     ) -> Result<Resolved<Seen>> {
-        let (start, native_start) = self.start(dirfd, path)?;
-        let caller = self.caller()?;
-        let process_view = self.process_view()?;
-        let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
-        let at = walk.attributes(start, path, follow)?;
-        Ok(Resolved {
-            at,
-            native: native_start && !walk.left_host(),
+        self.walk(dirfd, path, |walk, start| {
+            walk.attributes(start, path, follow)
         })
     }
 
     /// Walks `path` from `dirfd` to the directory of its last component.
     pub fn resolve_parent(&self, dirfd: i32, path: &[u8]) -> Result<Resolved<Parent>> {
+        self.walk(dirfd, path, |walk, start| walk.parent(start, path))
+    }
+
+    /// The result of `find`, which walks `path` from where that starts.
+    fn walk<T>(
+        &self,
+        dirfd: i32,
+        path: &[u8],
+        find: impl FnOnce(&mut Walk<'_>, Pos) -> Result<T>,
+    ) -> Result<Resolved<T>> {
         let (start, native_start) = self.start(dirfd, path)?;
         let caller = self.caller()?;
         let process_view = self.process_view()?;
         let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
-        let at = walk.parent(start, path)?;
+        let at = find(&mut walk, start)?;
         Ok(Resolved {
             at,
             native: native_start && !walk.left_host(),

@@ -112,9 +112,9 @@ fn leave_open(
     frame.put_back(regs, true);
     if !is_over {
         space.opens.interrupt(regs.rsp);
-    }
-    if !is_over && !is_wait {
-        return before(regs, base, &site);
+        if !is_wait {
+            return before(regs, base, &site);
+        }
     }
     regs.rip = frame.ret;
     if regs.orig_rax == NO_CALL {

@@ -37,11 +37,14 @@ impl RunMap {
         if !self.has(&place.mount) {
             return None;
         }
-        attributes.share_object(&place.node, self.run(), identity.1);
-        if self.is_repeated(identity.1, path) {
+        let is_shared = if self.is_repeated(identity.1, path) {
             attributes.share_path(None, path, &place.node, path);
+            true
         } else {
-            attributes.share_following(None, path, &place.node, path);
+            attributes.share_following(None, path, &place.node, path)
+        };
+        if is_shared {
+            attributes.share_object(&place.node, self.run(), identity.1);
         }
         Some(())
     }

@@ -178,32 +178,32 @@ impl View<'_> {
         path: &[u8],
         from: &Node,
         rest: &[u8],
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let (Some(map), Some(name)) = (self.shared.map(), components(rest).last()) else {
-            return Ok(());
+            return Ok(false);
         };
         let (Some(before), Some(way)) = (path.strip_suffix(name), rest.strip_suffix(name)) else {
-            return Ok(());
+            return Ok(false);
         };
         let _names = self.names.read();
         let Some(Way { mut dirs, found }) = self.walk_shared(from, way)? else {
-            return Ok(());
+            return Ok(false);
         };
-        let Some(dir) = found else { return Ok(()) };
+        let Some(dir) = found else { return Ok(false) };
         let following = {
             let mut state = dir.base().state.lock();
             state.dir.as_mut().map(|order| order.read_ahead(name))
         };
         let following = following.unwrap_or_default();
         if following.is_empty() || dirs.len() == DIRS_MAX {
-            return Ok(());
+            return Ok(false);
         }
         let Some(slot) = self.share_searchable(&dir) else {
-            return Ok(());
+            return Ok(false);
         };
         dirs.push(slot);
         let Some(start) = run.or_else(|| dirs.first().map(Slot::id)) else {
-            return Ok(());
+            return Ok(false);
         };
         for name in following {
             if let Some(found) = self.find(&dir, &name)?
@@ -212,7 +212,7 @@ impl View<'_> {
                 map.put_path(start, &[before, &*name].concat(), &dirs, Some(slot));
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -265,10 +265,11 @@ impl SharedAttributes for AminoFs {
         });
     }
 
-    fn share_following(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) {
-        let _: Result<()> = self.view(&Caller::with_ids(0, 0), |view| {
+    fn share_following(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) -> bool {
+        let shared: Result<bool> = self.view(&Caller::with_ids(0, 0), |view| {
             view.do_share_following(run, path, from, rest)
         });
+        shared.unwrap_or(false)
     }
 
     fn grant_writes(

@@ -15,7 +15,7 @@ const FLAGS_MAX: i64 = 0x1fff_ffff;
 const NAME_SHIFT: u32 = 20;
 const NUMBER_MAX: i64 = 0xf_ffff;
 const NAME_AT_MAX: usize = 0xffe;
-/// The longest name of a file that a thread creates itself, bytes: its frame has room for no more.
+/// The longest name of a file that a thread creates itself, bytes: a longer one does not fit its frame.
 const NAME_MAX: usize = 102;
 
 /// The thread makes its call again, at its site.

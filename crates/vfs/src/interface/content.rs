@@ -101,8 +101,8 @@ pub trait SharedAttributes: Send + Sync {
     fn share_path(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]);
 
     /// A program asks for `path`, as in [`SharedAttributes::share_path`], for the first time. If it asks for the entries of a directory one after the other, the
-    /// next ones are put into the map.
-    fn share_following(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]);
+    /// next ones are put into the map. Returns whether there were such.
+    fn share_following(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) -> bool;
 
     /// Grants the process that has `area` further writes to `node` around `offset`, until the next operation of the file system (docs/decisions/0121).
     /// `caller` has just written there, and waits in that call. Returns whether there is a grant now.

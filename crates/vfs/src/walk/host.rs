@@ -26,8 +26,8 @@ pub(super) fn is_directory(path: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether `path`, whose directory is free of links, may be a symbolic link. EACCES counts as no link: the kernel will
-/// refuse the call, too.
+/// Whether `path`, whose directory is free of links, may be a symbolic link. EACCES counts as no link: the kernel refuses
+/// the call, too.
 pub(super) fn is_link(path: &[u8]) -> bool {
     let read = nix::fcntl::readlink(OsStr::from_bytes(path));
     !matches!(

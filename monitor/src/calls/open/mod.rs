@@ -412,7 +412,7 @@ impl Request {
     /// Leaves the open of a regular host file to the thread where it can do that.
     fn leave(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Result<Option<Answer>> {
         const SETTLED: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_DIRECTORY;
-        // With O_NONBLOCK a lease is EAGAIN. Made again, as after any failure of the thread, the call could find the lease given back.
+        // O_NONBLOCK makes the open of a file with a lease fail with EAGAIN. The call that begins anew after that could succeed, because the lease has been released.
         if !opens_itself(call) || self.flags & libc::O_NONBLOCK != 0 {
             return Ok(None);
         }
