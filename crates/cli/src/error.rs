@@ -80,8 +80,21 @@ pub enum Error {
     #[error("{}: lies inside the store's own directory", escape_path(.0))]
     InsideStore(PathBuf),
     /// A monitor runs this process already.
-    #[error("run: this shell runs under amino or goanna already, and nesting is not supported yet")]
+    #[error("run: this process is in a run already, which cannot get further mounts")]
     Nested,
+    /// `amino run` inside of a run, on another store than the mounted one.
+    #[error("run: this process is in a run already, which has {} at {}", there(.mounted.as_ref()), escape_path(.at))]
+    OtherStore {
+        /// The store that is mounted there.
+        mounted: Option<PathBuf>,
+        /// Where.
+        at: PathBuf,
+    },
+    /// An option of `amino run` inside of a run.
+    #[error(
+        "run: {0}: this process is in a run already, and only the outermost one can have this option"
+    )]
+    OutermostOnly(&'static str),
     /// A command of `amino txn` failed.
     #[error("txn {command}: {why}")]
     Txn {
@@ -201,14 +214,21 @@ impl Error {
             }
             Self::DumpToTerminal | Self::DumpAndJson => "name a file with --output FILE",
             Self::NoStoreDir => "name the store with --store DIR or $AMINO_STORE",
-            Self::Nested => {
-                "leave the outer one first, or give it all the mounts you need with --mount"
+            Self::Nested | Self::OtherStore { .. } => {
+                "give the outermost run all the mounts you need, with --mount"
             }
             Self::Txn { why, .. } | Self::TxnRun(why) => return txn_hint(why).map(Into::into),
             _ => return None,
         };
         Some(hint.to_owned())
     }
+}
+
+/// What is mounted where a store is wanted.
+fn there(store: Option<&PathBuf>) -> String {
+    store.map_or("no store".into(), |dir| {
+        format!("the store {}", escape_path(dir))
+    })
 }
 
 /// The status when the program itself failed.

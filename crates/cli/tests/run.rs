@@ -97,16 +97,50 @@ fn what_a_command_writes_is_in_the_store() {
 }
 
 #[test]
-fn a_run_inside_a_run_is_refused() {
+fn a_run_inside_a_run_joins_it() {
     let fixture = Fixture::new();
     let amino = env!("CARGO_BIN_EXE_amino");
-    let nested = fixture.amino(&["run", amino, "run", "true"]);
-    assert_eq!(nested.status.code(), Some(125));
-    assert!(
-        stderr(&nested).contains("nesting is not supported yet"),
-        "{}",
-        stderr(&nested)
+    let script = format!(
+        "{amino} run -- sh -c 'echo one > /amino/f; exit 3'; echo $?
+         {amino} run --store $AMINO_STORE/../$(basename $AMINO_STORE) cat /amino/f
+         env -u AMINO_STORE {amino} run cat /amino/f
+         {amino} run --txn -- sh -c 'echo two > /amino/f; false'; cat /amino/f
+         {amino} run --txn -- sh -c 'echo two > /amino/f'; cat /amino/f
+         {amino} run -- {amino} run --txn -- sh -c '
+             echo three > /amino/f; {amino} run --txn rm /amino/f; exit 1'; cat /amino/f
+         {amino} run /nonexistent; echo $?; {amino} run /; echo $?"
     );
+    let output = fixture.amino(&["run", "sh", "-c", &script]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let lines: Vec<_> = stdout.lines().collect();
+    let expected = ["3", "one", "one", "one", "two", "two", "127", "126"];
+    assert_eq!(lines, expected, "{}", stderr(&output));
+    assert_eq!(fixture.amino(&["cat", "/f"]).stdout, b"two\n");
+}
+
+#[test]
+fn a_run_inside_a_run_has_no_other_store_and_no_options_of_a_whole_run() {
+    let fixture = Fixture::new();
+    let amino = env!("CARGO_BIN_EXE_amino");
+    let refused = |args: &str, why: &str| {
+        let script = format!("{amino} run {args} touch /amino/f; echo $?");
+        let output = fixture.amino(&["run", "sh", "-c", &script]);
+        assert_eq!(output.stdout, b"125\n", "{}", stderr(&output));
+        assert!(stderr(&output).contains(why), "{}", stderr(&output));
+    };
+    refused("--store /tmp", "which has the store ");
+    refused("--at /elsewhere", "which has no store at /elsewhere");
+    refused("--at /tmp", "which has no store at /tmp");
+    refused("--durability acid", "run: --durability: ");
+    refused("--stats", "run: --stats: ");
+    refused("--mount pass=/tmp:/m", "run: --mount: ");
+    let goanna = env!("CARGO_BIN_EXE_goanna");
+    let script = format!("{goanna} run --mount pass=/tmp:/m true; echo $?");
+    let output = fixture.amino(&["run", "sh", "-c", &script]);
+    assert_eq!(output.stdout, b"125\n");
+    let why = "cannot get further mounts";
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
     assert_eq!(fixture.amino(&["ls", "/"]).stdout, b"");
 }
 

@@ -90,6 +90,14 @@ pub fn with_mounts(
     out
 }
 
+/// What is mounted at `target`, by the text of a process's `mountinfo`, if that is a file system of type `kind`.
+pub fn source_at(mountinfo: &[u8], target: &[u8], kind: &str) -> Option<Vec<u8>> {
+    let lines = mountinfo.split(|&byte| byte == b'\n');
+    let mut there = lines.filter_map(HostMount::parse);
+    let last = there.rfind(|mount| mount.target == target)?;
+    (last.kind == kind.as_bytes()).then(|| unescape(last.source))
+}
+
 /// The ID of the mount that `mount` is mounted on: the one with the longest mount point that contains it. Of several mounts with
 /// the same mount point, the last one hides the others.
 fn parent(above: &[(&[u8], u64)], mount: &ListedMount<'_>) -> u64 {
@@ -323,6 +331,19 @@ mod tests {
         let whole = with_mounts(list, native, NATIVE, mounts);
         let rest = whole.strip_prefix(native).unwrap_or_default();
         String::from_utf8_lossy(rest).into_owned()
+    }
+
+    #[test]
+    fn finds_what_is_mounted() {
+        let at = |target: &[u8], kind| source_at(NATIVE, target, kind);
+        assert_eq!(at(b"/", "ext4").as_deref(), Some(&b"/dev/vda"[..]));
+        let spaced = at(b"/mnt/with space", "tmpfs");
+        assert_eq!(spaced.as_deref(), Some(&b"tmp#fs"[..]));
+        assert_eq!((at(b"/", "tmpfs"), at(b"/mnt", "tmpfs")), (None, None));
+        let hidden = [NATIVE, b"22 20 0:9 / / rw - tmpfs over rw\n"].concat();
+        assert_eq!(source_at(&hidden, b"/", "ext4"), None);
+        let over = source_at(&hidden, b"/", "tmpfs");
+        assert_eq!(over.as_deref(), Some(&b"over"[..]));
     }
 
     #[test]

@@ -202,6 +202,13 @@ Transactions:
   Changes outside the store are not undone.
   `amino txn begin` inside begins a nested transaction.
 
+Runs inside runs:
+  Inside of a run, amino run executes COMMAND in that run, if the store is
+  mounted at --at already. Without --store it uses the one that is mounted
+  there. With --txn it does what amino txn run does: COMMAND is a nested
+  transaction if one is current. Other stores need --mount of the outermost
+  run. The options that concern a whole run are refused.
+
 Profiles:
   --profile inserts transactions into programs that do not use them.
   exec     each executed program is a transaction, nested in that of its

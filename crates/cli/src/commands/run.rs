@@ -6,6 +6,7 @@ use goanna_session::mounts::{self, MountSpec};
 use goanna_session::profile::ProfileSource;
 use goanna_session::{AbortReason, Environment, Plan, RunResult, TraceFile, credentials, perform};
 
+use super::nested;
 use super::open::store_dir;
 use crate::args::amino::{self, How};
 use crate::args::common::Keep;
@@ -18,7 +19,9 @@ use crate::report::{names, stats};
 
 /// `amino run`.
 pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
-    refuse_nesting()?;
+    if goanna_monitor::inside() {
+        return nested::run(&args, loud);
+    }
     let dir = store_dir(&args.store)?;
     let mut specs = vec![mounts::of_store(
         dir.clone(),
@@ -58,7 +61,9 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
 
 /// `goanna run`.
 pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
-    refuse_nesting()?;
+    if goanna_monitor::inside() {
+        return Err(Error::Nested);
+    }
     let specs = mounts(&args.how)?;
     if specs.is_empty() {
         return Err(Error::NoMounts);
@@ -110,13 +115,6 @@ fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
         figures: how.stats.is_some(),
         in_process: !how.no_fast_path,
     }
-}
-
-fn refuse_nesting() -> Result<(), Error> {
-    if goanna_monitor::inside() {
-        return Err(Error::Nested);
-    }
-    Ok(())
 }
 
 /// Shows the result of the run. Returns the exit status.

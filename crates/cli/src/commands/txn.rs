@@ -51,7 +51,7 @@ pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
         Command::Run(args) => {
             return match &args.r#in {
                 Some(name) => run_in(name, &args),
-                None => run(&args, loud),
+                None => run(&args.run.command, args.retry, loud),
             };
         }
     }
@@ -207,13 +207,13 @@ fn run_in(name: &Name, args: &txn::Run) -> Result<u8, Error> {
     Ok(run_command(&args.run.command, &mut signals)?.exit_code())
 }
 
-/// `amino txn run`.
-fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
+/// Runs `command` in a transaction, at most `retry` times more after conflicts.
+pub fn run(command: &[OsString], retry: u32, loud: Loudness) -> Result<u8, Error> {
     let mut signals = Signals::block().map_err(|why| Error::Signals(why.into()))?;
     let note = |text: &str| note(text, loud);
     let mut repetition = 0;
     let mut failed = None;
-    let outcome = amino_client::transaction(args.retry, || {
+    let outcome = amino_client::transaction(retry, || {
         if repetition > 0 {
             let what = match failed {
                 Some(status) if any_arrived(&mut signals)? => {
@@ -222,14 +222,13 @@ fn run(args: &txn::Run, loud: Loudness) -> Result<u8, Error> {
                 Some(status) => command_end(status),
                 None => "the commit failed".to_owned(),
             };
-            let of = args.retry;
             note(&format!(
-                "{what} after a conflict; trying again ({repetition} of {of})"
+                "{what} after a conflict; trying again ({repetition} of {retry})"
             ));
         }
         repetition += 1;
         failed = None;
-        match run_command(&args.run.command, &mut signals)? {
+        match run_command(command, &mut signals)? {
             Status::Exited(0) => Ok(()),
             status => {
                 failed = Some(status);
