@@ -42,6 +42,8 @@ use openings::Openings;
 /// The limit on changes of a transaction that are kept for watches outside of it. Beyond it the monitor finds the changes in directories by
 /// comparing them with their mirrors.
 const PENDING_MAX: usize = 1 << 16;
+/// Milliseconds between two looks at a file whose close is in doubt.
+const DOUBT_MS: u8 = 1;
 /// Number of sweeps between two searches for mirrors that no program watches any more.
 const SWEEPS_BETWEEN_LOOKS: u64 = 20;
 
@@ -340,20 +342,25 @@ fn list(caller: &Caller, place: &Place) -> Result<Listing> {
 
 /// Repeats reads and closes as they happen, until the run's watches are dropped.
 fn repeat_openings(watches: &Weak<Watches>, inotify: &OwnedFd, stopped: &OwnedFd) {
+    let mut timeout = PollTimeout::NONE;
     loop {
         let mut fds = [
             PollFd::new(inotify.as_fd(), PollFlags::POLLIN),
             PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
         ];
-        match poll(&mut fds, PollTimeout::NONE) {
+        match poll(&mut fds, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => return,
         }
+        timeout = PollTimeout::NONE;
         let Some(watches) = watches.upgrade() else {
             return;
         };
         if let Some(openings) = &mut watches.state.lock().openings {
             openings.repeat();
+            if openings.are_in_doubt() {
+                timeout = PollTimeout::from(DOUBT_MS);
+            }
         }
     }
 }

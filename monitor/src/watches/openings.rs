@@ -40,10 +40,13 @@ struct Opening {
     handle: Option<Arc<ObjectHandle>>,
     /// Number of descriptors that the monitor is about to close: for reading, for writing.
     own: [usize; 2],
+    /// Whether a close was reported of which the lease test did not know: for reading, for writing.
+    in_doubt: [bool; 2],
 }
 
 impl Opening {
-    /// Whether the one known open still exists. The back end opens and closes the object for its own purposes, too.
+    /// Whether the one known open still exists. The back end opens and closes the object for its own purposes, too. The kernel reports a close
+    /// shortly before the lease test knows of it (`__fput` in fs/file_table.c).
     fn is_still_open(&self, for_writing: bool) -> bool {
         let known = self.held.iter().filter(|held| !for_writing || held.writes);
         let Some(handle) = self.handle.as_ref().filter(|handle| handle.asks_silently()) else {
@@ -140,7 +143,9 @@ impl Openings {
             held: Vec::new(),
             handle: open.handle,
             own: [0, 0],
+            in_doubt: [false; 2],
         });
+        opening.in_doubt = [false; 2];
         opening.own[usize::from(writes)] += usize::from(open.twice);
         opening.held.push(Held {
             reads: open.access != libc::O_WRONLY,
@@ -193,6 +198,7 @@ impl Openings {
 
     /// Repeats the accesses and closes of programs since the last call.
     pub fn repeat(&mut self) {
+        self.settle();
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = Vec::new();
         let mut reader = Reader::new(&self.inotify, &mut buffer);
@@ -230,9 +236,42 @@ impl Openings {
             *own -= 1;
             return;
         }
-        if opening.is_still_open(writes) {
-            return;
+        let is_open = opening.is_still_open(writes);
+        opening.in_doubt[usize::from(writes)] = is_open;
+        if !is_open {
+            self.close(watch, writes);
         }
+    }
+
+    /// Whether a program may have closed a file without the knowledge of the lease test.
+    pub fn are_in_doubt(&self) -> bool {
+        let is_in_doubt = |opening: &Opening| opening.in_doubt != [false; 2];
+        self.by_watch.values().any(is_in_doubt)
+    }
+
+    /// Repeats the closes that were in doubt and of which the lease test knows now.
+    fn settle(&mut self) {
+        for writes in [false, true] {
+            let is_closed = |opening: &Opening| {
+                opening.in_doubt[usize::from(writes)] && !opening.is_still_open(writes)
+            };
+            let openings = self.by_watch.iter();
+            let closed: Vec<i32> = openings
+                .filter(|(_, opening)| is_closed(opening))
+                .map(|(watch, _)| *watch)
+                .collect();
+            for watch in closed {
+                self.close(watch, writes);
+            }
+        }
+    }
+
+    /// Closes the mirrors of one open.
+    fn close(&mut self, watch: i32, writes: bool) {
+        let Some(opening) = self.by_watch.get_mut(&watch) else {
+            return;
+        };
+        opening.in_doubt[usize::from(writes)] = false;
         if let Some(at) = opening.held.iter().position(|held| held.writes == writes) {
             opening.held.remove(at);
         }
@@ -260,6 +299,9 @@ impl Openings {
         let closed: Vec<i32> = closed.map(|(watch, _)| *watch).collect();
         for watch in closed {
             self.forget(watch);
+        }
+        for opening in self.by_watch.values_mut() {
+            opening.in_doubt = [false; 2];
         }
         self.dying.retain(|(handle, _)| !handle.sole_opener());
     }
