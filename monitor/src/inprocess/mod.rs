@@ -443,6 +443,9 @@ impl InProcess {
         };
         match space.write_access(constants, tid) {
             WriteAccess::By(area) => {
+                if !area.is_likely_to_write_more(place.node.ino()) {
+                    return false;
+                }
                 let (Some(offset), Ok(caller)) = (offset(), call.caller()) else {
                     return false;
                 };

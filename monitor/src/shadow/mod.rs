@@ -541,17 +541,15 @@ impl Shadows {
             .collect();
         drop(table);
         for (identity, handle) in candidates {
-            if handle.sole_opener() {
-                self.release(identity, &handle);
-            }
+            self.release_if_closed(identity, &handle);
         }
         let kept = self.table.read().by_identity.len();
         self.many.store(MANY_FILES.max(kept / 2), Ordering::Relaxed);
     }
 
-    /// Removes a file that no tracee has open. A concurrent open has made its description before the lease test, which then fails, or
+    /// Removes a file unless a tracee has it open. A concurrent open has made its description before the lease test, which then fails, or
     /// it registers after the removal, and adds the file again. The back end tests again under its own lock.
-    fn release(&self, identity: Identity, handle: &ObjectHandle) {
+    fn release_if_closed(&self, identity: Identity, handle: &ObjectHandle) {
         let removed = {
             let mut table = self.table.write();
             if !handle.sole_opener() {

@@ -149,6 +149,7 @@ impl Volume {
     /// Makes the range that was written under a grant part of the file's state. Returns how much of the reservation that takes.
     fn take_over(&self, grant: &Grant, state: &mut State) -> usize {
         let written = grant.area.written(grant.object);
+        grant.area.record_use(written != Written::Nothing);
         if written == Written::Nothing {
             return 0;
         }

@@ -11,6 +11,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 
@@ -127,21 +128,46 @@ pub(crate) fn has_other_writer(fd: BorrowedFd<'_>) -> bool {
 }
 
 fn try_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> bool {
-    const F_SETSIG: libc::c_int = 10;
+    static HANDLES_SIGIO: OnceLock<bool> = OnceLock::new();
+    if !HANDLES_SIGIO.get_or_init(|| handle_sigio().is_ok()) {
+        return false;
+    }
     let fd = fd.as_raw_fd();
-    // An open of the file while we hold the lease makes the kernel signal us, by default with SIGIO, which kills; SIGURG is ignored
-    // unless handled. The opening thread waits until we release the lease, which we do at once. With the release the kernel forgets
-    // the signal (lease_modify in fs/locks.c), so we set it before each lease. SAFETY: integers only.
+    // An open of the file while we hold the lease sends us SIGIO. The opening thread waits until we release the lease, which we do at once.
+    // SAFETY: integers only.
     unsafe {
-        if libc::fcntl(fd, F_SETSIG, libc::SIGURG) < 0 {
-            return false;
-        }
         let granted = libc::fcntl(fd, libc::F_SETLEASE, kind) == 0;
         if granted {
             libc::fcntl(fd, libc::F_SETLEASE, libc::F_UNLCK);
         }
         granted
     }
+}
+
+/// Handles SIGIO, which would end the process, by doing nothing. A signal of another number (`F_SETSIG`) would have to be set before each lease, because
+/// the kernel forgets it when the lease is released (`lease_modify` in fs/locks.c). A disposition that is not the default stays.
+fn handle_sigio() -> Result<(), Errno> {
+    extern "C" fn do_nothing(_: libc::c_int) {}
+    // SAFETY: `sigaction` is plain integers, of which zeros are valid; both pointers are live. The handler does nothing, and execve(2) resets it.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        Errno::result(libc::sigaction(
+            libc::SIGIO,
+            std::ptr::null(),
+            &raw mut action,
+        ))?;
+        if action.sa_sigaction != libc::SIG_DFL {
+            return Ok(());
+        }
+        action.sa_sigaction = do_nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_flags = libc::SA_RESTART;
+        Errno::result(libc::sigaction(
+            libc::SIGIO,
+            &raw const action,
+            std::ptr::null_mut(),
+        ))?;
+    }
+    Ok(())
 }
 
 /// Allocates memory for the holes in `[offset, offset + len)`, so that writing there cannot fail. The size does not change.

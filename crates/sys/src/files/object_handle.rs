@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -59,7 +59,16 @@ enum Kept {
 impl ObjectHandle {
     /// Makes a handle of the object that `fd` refers to, with a read-only description of its own ([`memfile::reopen`]).
     pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
-        Self::keep(fd, limits::nofile()? / 2)
+        // The process changes its limit only when it starts, before it has handles.
+        static LIMIT: OnceLock<u64> = OnceLock::new();
+        let limit = match LIMIT.get() {
+            Some(limit) => *limit,
+            None => {
+                let limit = limits::nofile()?;
+                *LIMIT.get_or_init(|| limit)
+            }
+        };
+        Self::keep(fd, limit / 2)
     }
 
     /// Descriptors from number `crowded` on go to a shelf.

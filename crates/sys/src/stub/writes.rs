@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -35,6 +35,9 @@ const SLOT_END: usize = 16;
 const SLOT_LOW: usize = 24;
 const SLOT_HIGH: usize = 32;
 
+/// After this many grants in a row under which the process has written nothing, a file gets a grant only at the second write in a row.
+const UNUSED_MAX: u32 = 4;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct WriteArea {
@@ -42,6 +45,10 @@ pub struct WriteArea {
     words: SharedWords,
     /// The process has ended in the middle of a write.
     ended_busy: AtomicBool,
+    /// Number of grants in a row under which the process has written nothing.
+    unused: AtomicU32,
+    /// The file of the last write that came to the monitor.
+    last_file: AtomicU64,
 }
 
 /// The part of a file that a process has written under a grant.
@@ -69,6 +76,8 @@ impl WriteArea {
             file,
             words,
             ended_busy: AtomicBool::new(false),
+            unused: AtomicU32::new(0),
+            last_file: AtomicU64::new(0),
         })
     }
 
@@ -84,6 +93,21 @@ impl WriteArea {
     /// The offset of the slot of a grant for the object with this inode number.
     pub fn slot_of(ino: u64) -> usize {
         SLOTS_AT + (ino % SLOTS) as usize * SLOT_SIZE
+    }
+
+    /// Whether the process is likely to use a grant after the write to `file`, an inode number, that it makes now.
+    pub fn is_likely_to_write_more(&self, file: u64) -> bool {
+        let is_second = self.last_file.swap(file, Relaxed) == file;
+        is_second || self.unused.load(Relaxed) < UNUSED_MAX
+    }
+
+    /// Records whether the process has written under a grant that has ended.
+    pub fn record_use(&self, has_written: bool) {
+        if has_written {
+            self.unused.store(0, Relaxed);
+        } else {
+            self.unused.fetch_add(1, Relaxed);
+        }
     }
 
     /// Allows the process to write to the object with inode number `ino` between these offsets, in bytes. The slot must have no grant.
@@ -168,6 +192,20 @@ mod tests {
         assert_eq!(area.written(33), Written::Somewhere);
         area.grant(1, 0..4096);
         assert_eq!(area.written(1), Written::Nothing);
+    }
+
+    #[test]
+    fn after_unused_grants_a_file_gets_one_at_its_second_write() {
+        let area = WriteArea::new().unwrap();
+        for file in 1..=4 {
+            assert!(area.is_likely_to_write_more(file));
+            area.record_use(false);
+        }
+        assert!(!area.is_likely_to_write_more(5));
+        assert!(!area.is_likely_to_write_more(6));
+        assert!(area.is_likely_to_write_more(6));
+        area.record_use(true);
+        assert!(area.is_likely_to_write_more(7));
     }
 
     #[test]
