@@ -1,4 +1,4 @@
-/* Makes one call again and again: `repeated access|readlink|stat|statx|fstat|fstatx|write|pwrite COUNT PATH`. */
+/* Makes one call again and again: `repeated access|readlink|open|stat|statx|fstat|fstatx|write|pwrite COUNT PATH`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,6 +21,7 @@ int main(int argc, char **argv)
 	for (int i = 0; i < atoi(argv[2]); i++) {
 		long result = !strcmp(argv[1], "access") ? access(argv[3], R_OK)
 			: !strcmp(argv[1], "readlink") ? readlink(argv[3], text, sizeof text)
+			: !strcmp(argv[1], "open") ? close(open(argv[3], O_RDONLY))
 			: !strcmp(argv[1], "stat") ? stat(argv[3], &meta)
 			: !strcmp(argv[1], "fstat") ? fstat(fd, &meta)
 			: !strcmp(argv[1], "write") ? write(fd, text, 50)

@@ -119,6 +119,7 @@ in_every_place! {
     turns => |place| check(&place, "turns", false);
     writes_in_rows => |place| check(&place, "granted", false);
     opens_in_rows => |place| check(&place, "opens", false);
+    opens_again => |place| check(&place, "reopens", false);
     cpus_of_threads_that_open_files => |place| check(&place, "cpus", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);
@@ -281,8 +282,31 @@ fn attributes_in_a_store_are_answered_in_the_process() {
         return;
     }
     finish(&mut place.shell("mkdir -p d; echo text > d/file")).expect(0);
-    for call in ["access", "stat", "statx", "fstat", "fstatx"] {
+    for call in ["access", "open", "stat", "statx", "fstat", "fstatx"] {
         check_in_process(&place, call, &format!("{}/d/file", place.top()));
+    }
+}
+
+/// Two runs that open the same file again and again use the same map, and each knows its own descriptors.
+#[test]
+fn runs_open_the_same_file_in_the_process() {
+    let place = Place::amino();
+    if !uses_stubs(&place) {
+        return;
+    }
+    finish(&mut place.shell("echo text > file")).expect(0);
+    let script = "for i in {1..3000}; do
+            exec 3<\"$0\" && read -r line <&3 && [[ /proc/self/fd/3 -ef $0 && $line = text ]] || echo \"wrong: $i\"
+        done";
+    let path = format!("{}/file", place.top());
+    let runs = [(); 2].map(|()| {
+        let mut run = place.run_with(&[]);
+        run.args(["bash", "-c", script, &path]);
+        std::thread::spawn(move || finish(&mut run).expect(0))
+    });
+    for run in runs {
+        let ended = run.join().unwrap();
+        assert_eq!(ended.text(), "");
     }
 }
 

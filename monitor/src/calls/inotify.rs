@@ -41,6 +41,8 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Answer> {
         base: &call.monitor.shadows.rundir().path().join("w"),
     };
     let watch = call.monitor.watches.add(&caller, &request)?;
+    // Nobody would report opens that do not notify.
+    call.monitor.in_process.withdraw_contents();
     Ok(Answer::Value(watch.into()))
 }
 

@@ -47,7 +47,19 @@ fn leave_map(space: &Space, tid: i32, is_refused: bool, regs: &mut Registers) ->
     let offset = space.offset_in_map(regs.rip)?;
     let frame = Frame::read(tid, regs).ok()?;
     let (base, site) = space.site_returning_to(frame.ret)?;
-    if (stub::open_layout().asked..stub::open_layout().end).contains(&offset) {
+    let open = stub::open_layout();
+    if (open.shared..open.closed).contains(&offset) {
+        let opened = if offset < open.unshared {
+            regs.rax
+        } else {
+            regs.rdi
+        };
+        let is_refused = is_refused && offset == open.shared;
+        let fd = i32::try_from(opened.cast_signed()).ok();
+        let fd = fd.filter(|fd| *fd >= 0 && !is_refused);
+        return Some(leave_shared(tid, &frame, (base, site), fd, regs));
+    }
+    if (open.asked..open.end).contains(&offset) {
         return Some(leave_open(
             space,
             &frame,
@@ -85,6 +97,32 @@ fn leave_map(space: &Space, tid: i32, is_refused: bool, regs: &mut Registers) ->
         regs.orig_rax = if is_at_call { site.nr.into() } else { NO_CALL };
     }
     Some(Left::After)
+}
+
+/// As [`leave_map`], of a thread behind the open of a shared file. The stub finds out whether the descriptor is of the file's object by the map; here the object tells.
+fn leave_shared(
+    tid: i32,
+    frame: &Frame,
+    (base, site): (u64, Site),
+    fd: Option<i32>,
+    regs: &mut Registers,
+) -> Left {
+    let object = word(tid, regs.rsp.wrapping_add(frame::OPENED));
+    let is_object = |fd: &i32| {
+        let identity = procfs::fd_identity(tid, *fd);
+        identity.is_ok_and(|(_, ino)| object == Ok(ino))
+    };
+    let opened = fd.filter(is_object);
+    frame.put_back(regs, true);
+    let Some(fd) = opened else {
+        return before(regs, base, &site);
+    };
+    regs.rip = frame.ret;
+    regs.rax = u64::from(fd.unsigned_abs());
+    if regs.orig_rax != NO_CALL {
+        regs.orig_rax = site.nr.into();
+    }
+    Left::After
 }
 
 /// As [`leave_map`], of a thread behind the first call of an open.

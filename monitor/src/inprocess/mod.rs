@@ -11,13 +11,12 @@
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
 //!   ([ADR 0121](../../../docs/decisions/0121-writes-by-grants.md)). The back end makes the grants.
-//! * `delegate` lets a thread open a descriptor of the monitor, which then need not wait for it; [`opens`] keeps what it opens meanwhile.
+//! * [`opens`] lets a thread open a descriptor of the monitor, which then need not wait for it, and keeps what it opens meanwhile.
 //! * `mount_points` learns whether mount points exist on the host, because a link may lead into one then.
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
 pub mod calls;
-mod delegate;
 mod elf;
 mod leave;
 mod mount_points;
@@ -53,6 +52,7 @@ use crate::shadow::Identity;
 use area::Constants;
 pub use leave::Left;
 use mount_points::MountPoints;
+use opens::contents::Contents;
 use run_map::RunMap;
 use sites::{Library, content};
 use space::{Space, WriteAccess};
@@ -126,6 +126,8 @@ pub struct InProcess {
     area_is_due: AtomicBool,
     /// The map of attributes, once a process has asked for it.
     shared: OnceLock<Option<Arc<RunMap>>>,
+    /// The files that processes open without a notification.
+    contents: Contents,
     answered: AtomicU64,
 }
 
@@ -145,6 +147,7 @@ impl InProcess {
             map_is_due: AtomicBool::new(false),
             area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
+            contents: Contents::default(),
             answered: AtomicU64::new(0),
         }
     }

@@ -2,22 +2,33 @@
 
 use std::sync::Arc;
 
+use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::procfs;
+use goanna_vfs::Place;
 
 use super::InProcess;
 use super::run_map::{RunMap, attributes};
 use crate::call::Call;
-use crate::shadow::Shadow;
+use crate::shadow::{Identity, Shadow};
+
+/// The start of objects among the paths that are remembered.
+const CONTENTS: u64 = u64::MAX;
 
 impl RunMap {
-    fn share_path(&self, call: &Call<'_>, dirfd: i32, path: &[u8]) -> Option<()> {
+    /// Puts `path` into the map if it was asked for before, or `at_once`; else what follows it in its directory.
+    fn share_path(
+        &self,
+        call: &Call<'_>,
+        (dirfd, path): (i32, &[u8]),
+        at_once: bool,
+    ) -> Option<()> {
         let mount = self.mount.as_ref()?;
         let attributes = attributes(mount)?;
         if path.first() == Some(&b'/') {
             let rest = path.strip_prefix(self.prefix.as_deref()?)?;
             if rest.first().is_none_or(|&byte| byte == b'/') {
                 let (run, root) = (Some(self.run()), mount.fs.root());
-                if self.is_repeated(0, path) {
+                if at_once || self.is_repeated(0, path) {
                     attributes.share_path(run, path, &root, rest);
                 } else {
                     attributes.share_following(run, path, &root, rest);
@@ -37,7 +48,7 @@ impl RunMap {
         if !self.has(&place.mount) {
             return None;
         }
-        let is_shared = if self.is_repeated(identity.1, path) {
+        let is_shared = if at_once || self.is_repeated(identity.1, path) {
             attributes.share_path(None, path, &place.node, path);
             true
         } else {
@@ -80,7 +91,50 @@ impl InProcess {
         let _ = if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {
-            shared.share_path(call, dirfd, path)
+            shared.share_path(call, (dirfd, path), false)
         };
+    }
+
+    /// The file at `place` was opened for reading, by `path` from `dirfd`; its object is `handle`. After the second such open, processes may open it themselves.
+    pub fn share_content(
+        &self,
+        call: &Call<'_>,
+        from: (i32, &[u8]),
+        place: &Place,
+        handle: &Arc<ObjectHandle>,
+    ) {
+        let Some(Some(shared)) = self.shared.get() else {
+            return;
+        };
+        let may_be_shared = || !call.monitor.watches.in_use();
+        if !shared.has(&place.mount)
+            || !may_be_shared()
+            || !shared.is_repeated(CONTENTS, &handle.identity().1.to_ne_bytes())
+        {
+            return;
+        }
+        let Some(attributes) = attributes(&place.mount) else {
+            return;
+        };
+        let share = || attributes.share_content(&place.node, shared.run(), handle);
+        self.contents.add(shared, handle, share, may_be_shared);
+        let _ = shared.share_path(call, from, true);
+    }
+
+    /// From now on processes open no files themselves, until that is wanted again.
+    pub fn withdraw_contents(&self) {
+        if let Some(Some(shared)) = self.shared.get() {
+            self.contents.end_all(shared);
+        }
+    }
+
+    /// Whether a process may be about to open one of these objects without a notification.
+    pub fn may_open(&self, objects: &[Identity]) -> bool {
+        self.contents.has_any(objects)
+    }
+
+    /// Whether the process of `tid` can open files without a notification.
+    pub fn can_open(&self, tid: i32) -> bool {
+        self.space(tid).is_some_and(|space| space.has_map())
     }
 }

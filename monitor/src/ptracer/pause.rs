@@ -75,6 +75,10 @@ impl Readers for Monitor {
             let before = stopped.len();
             // Read before the descriptors: a thread that is not among these already has its descriptor.
             let deliveries = self.pause.deliveries.threads();
+            let are_shared = self.in_process.may_open(objects);
+            let may_open = |tid: &i32| {
+                deliveries.contains(tid) || are_shared && self.in_process.can_open(*tid)
+            };
             let mut left: HashSet<i32> = self.alive.all().into_iter().collect();
             while let Some(tid) = left.iter().next().copied() {
                 let threads = procfs::threads(tid).unwrap_or_default();
@@ -86,7 +90,7 @@ impl Readers for Monitor {
                     continue;
                 }
                 let held = held_objects(&threads, objects);
-                if held.is_empty() && !threads.iter().any(|tid| deliveries.contains(tid)) {
+                if held.is_empty() && !threads.iter().any(may_open) {
                     continue;
                 }
                 stopped.extend(self.halt(tid, limit));

@@ -1,4 +1,4 @@
-//! Shadow objects (DESIGN section 4): the host objects that tracees hold in place of virtual ones.
+//! Shadow objects: the host objects that tracees hold in place of virtual ones.
 //!
 //! A descriptor or working directory is recognised by the identity `(st_dev, st_ino)` of what the kernel
 //! holds; dup, fork, exec and descriptor passing therefore need no bookkeeping here.

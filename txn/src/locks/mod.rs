@@ -1,4 +1,4 @@
-//! The lock manager of transactions: strict two-phase locking with nesting (DESIGN 7).
+//! The lock manager of transactions: strict two-phase locking with nesting.
 //!
 //! Owners form a forest: the owner of a nested transaction is a child of its parent's owner. A lock blocks all owners but
 //! its holder and the holder's descendants; so a child can lock resources that its ancestors hold, and a parent waits for its child.

@@ -10,18 +10,21 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 
 use amino_schema::{MetaFlags, ROOT_INO};
+use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::stub::map::{AttributeMap, Attributes, DIRS_MAX, PATH_MAX, STATX_SIZE, Slot};
 use goanna_sys::stub::writes::WriteArea;
 use goanna_vfs::{Attr, Caller, FileKind, NAME_MAX, Node, Result, SharedAttributes};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::inode::{Inode, State};
+use crate::inode::{Home, Inode, State};
 use crate::view::View;
 use crate::{AminoFs, Volume};
 
 /// The bits with which every user may search a directory, and read a file.
 const SEARCHABLE: u32 = 0o111;
 const READABLE: u32 = 0o444;
+/// Size of the largest file that programs open themselves, bytes: its content stays in memory meanwhile.
+const CONTENT_MAX: u64 = 256 << 10;
 
 /// The map of one open store, from when the first program wants it.
 #[derive(Default)]
@@ -270,6 +273,22 @@ impl SharedAttributes for AminoFs {
             view.do_share_following(run, path, from, rest)
         });
         shared.unwrap_or(false)
+    }
+
+    fn share_content(&self, node: &Node, run: u64, object: &ObjectHandle) -> Option<Slot> {
+        let _operation = self.operation();
+        let (map, inode) = (self.shared.map()?, node.pin_arc::<Inode>()?);
+        let state = inode.state.lock();
+        let shown = state.cache.as_ref()?.handle();
+        let is_shown = shown.identity() == object.identity();
+        let is_readable = state.meta.mode & READABLE == READABLE && !has_xattr(&state);
+        if !is_shown || !is_readable || state.meta.size > CONTENT_MAX || state.home == Home::Orphan
+        {
+            return None;
+        }
+        let (number, slot) = (object.number()?, self.share(&inode, &state)?);
+        map.share_descriptor(slot, run, (number, object.identity().1));
+        Some(slot)
     }
 
     fn grant_writes(

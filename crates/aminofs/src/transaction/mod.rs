@@ -1,4 +1,4 @@
-//! Transactions across several calls: overlays on the committed state, under strict two-phase locking (DESIGN 7).
+//! Transactions across several calls: overlays on the committed state, under strict two-phase locking.
 //!
 //! A transaction's changes are kept in its [`Level`]: records, copies of inodes, differences of directories. Its
 //! operations look through the levels, innermost first, and then at the committed state ([`crate::view::View`]). A commit merges a level

@@ -231,7 +231,6 @@ Notes:
   the store is created.
   --keep-log keeps the changes of each transaction, with time, user and
   program. It takes as much disk space as everything that is ever written.
-  `amino run` inside `amino run` is not supported yet.
   The store's directory and the --at path must not contain each other.
 
 Examples:
@@ -589,9 +588,11 @@ Notes:
 JSON:
   An object with store, id, engine, format, created ({sec, nsec}), disk_bytes,
   names, files, directories, symlinks, special, orphans, bytes (sum of file
-  sizes), appended_seq, durable_seq, applied_seq, replayed (records of the
-  log that this opening applied), and open_by: null, or {pid, command, runs},
-  where runs is the number of commands that aminod runs, null for others.";
+  sizes), appended_seq, durable_seq, applied_seq, replayed (frames of the log
+  that were applied when the store was opened), kept_log ({on, segments,
+  bytes, transactions, gaps, first, last}), and open_by: null, or
+  {pid, command, runs}, where runs is the number of commands that aminod runs,
+  null for others.";
 
 /// `amino daemon`.
 #[derive(Debug, Args)]

@@ -74,8 +74,7 @@ const RUN_HELP: &str = concat!(
     "\
 Notes:
   At least one mount is required, by --mount or --config. Programs run as you;
-  set-uid bits have no effect. `goanna run` inside
-  `goanna run` or `amino run` is not supported yet.
+  set-uid bits have no effect. `goanna run` cannot run inside of a run.
 
 Examples:
   goanna run --mount pass=/usr/include:/inc,ro -- ls -l /inc
@@ -119,8 +118,7 @@ Treatments:
   answered   the monitor answers it or passes it on
   stopped    stopped by ptrace, because the monitor must change registers
   refused    fails with the given errno
-  pretended  returns 0 without effect
-  in part    only for the arguments that the note names; else allowed
+  in part    only for the arguments that the note names; otherwise allowed
 
 JSON:
   An array of objects with number, name, treatment, errno (null, or the

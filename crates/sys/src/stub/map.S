@@ -13,6 +13,8 @@
 .set OBJECTS, 16384            # entries
 .set OBJECT_SHIFT, 6           # log2 of an entry's size
 .set MAP_SLOTS, 1056768
+.set SLOT_RUN, 16
+.set SLOT_OBJECT, 24
 .set SLOT_STAT, 32
 .set SLOT_STATX, 176
 .set MAP_PATHS, 9445376
@@ -22,6 +24,7 @@
 .set DIRS_MAX, 12
 .set ENTRY_PATH, 248
 .set READABLE, 1
+.set NUMBER_SHIFT, 32          # of the descriptor in the word of READABLE
 .set SPREAD, 0x61c88647
 .set S_IFLNK, 0xa000
 .set AT_NO_AUTOMOUNT, 0x800
@@ -46,13 +49,18 @@
 .set WROTE_FROM, HOW + 16      # the offset,
 .set RESULT, STAT              # and the result
 .set OPEN_FLAGS, HOW + 8       # In that of an open, which has a BASE, too: the flags
-.set OPEN_PATH_END, STAT + 40  # and the end of the path.
+.set OPEN_PATH_END, STAT + 40  # the end of the path,
+.set OPEN_OBJECT, STAT + 48    # and, of an open that does not notify, the inode number of the object,
+.set OPEN_SLOT, STAT + 56      # the address of the slot,
+.set OPEN_ID, STAT + 64        # and its id.
 .set OWN, 62                   # bits of the monitor's answer to an open (opens.rs)
 .set AT_SITE, 61
 .set OWN_FLAGS, 0x1fffffff
 .set NAME_SHIFT, 20            # the offset of a name in the program's path, from 1
 .set NUMBER, 0xfffff
 .set FRAME_END, STAT + STAT_SIZE
+.set O_PLAIN, 0x88100          # O_NOCTTY, O_LARGEFILE, O_CLOEXEC
+.set SYS_close, 3
 
 # The cookie of the call that ends at the label, for the filter; r9 is the address of `.Lstub_slow`.
 .macro cookie label
@@ -69,11 +77,12 @@
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
 	.globl goanna_map_start, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
+	.globl goanna_map_open_shared, goanna_map_open_unshared, goanna_map_open_closed
 	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_failed, goanna_map_end
 goanna_map_start:
-	lea goanna_map_start(%rip),%rdi
 	cmp $3,%r10d
 	je .Lstub_map_open
+	lea goanna_map_start(%rip),%rdi
 	cmpq $0,MAP_CLOSED(%rdi)
 	jne .Lstub_map_slow
 	cmp $2,%r10d
@@ -89,6 +98,7 @@ goanna_map_start:
 	cmpb $'/',(%rax)
 	je .Lstub_map_path
 # By its identity: memfds, or the backing directories of this run.
+.Lstub_map_started:
 1:	mov (%r11),%rax
 	cmp (.Lstub_devices - .Lstub_slow)(%r9),%rax
 	je 2f
@@ -173,6 +183,8 @@ goanna_map_start:
 	jne .Lstub_map_slow
 	mov KIND(%rsp),%ecx
 	mov R10(%rsp),%edx
+	test $OPEN,%ecx
+	jnz .Lstub_map_shared
 	test $ACCESS,%ecx
 	jnz .Lstub_map_access
 	test $STATX,%ecx
@@ -248,7 +260,11 @@ goanna_map_start:
 	mov $-2,%rax            # ENOENT
 .Lstub_map_done:
 	add $(.Lstub_done - .Lstub_slow),%r9
+	jmp *%r9
 .Lstub_map_slow:
+	testl $OPEN,KIND(%rsp)
+	jnz .Lstub_map_ask
+.Lstub_map_leave:
 	jmp *%r9
 
 # A write to the object with the struct stat at r11. Only the process that the area was made for has it: a child of vfork(2) shares the stub, but not the
@@ -367,9 +383,115 @@ goanna_map_write_end:
 	syscall
 .endm
 
-# An open in a mount. The monitor knows by the place of the call that the answer may be the number of a descriptor of its own: the thread opens that itself.
+# Opens descriptor eax of the monitor, with the flags in edx and the mode in r10. The path ends at rsi. The call ends at the label.
+.macro open_of_monitor label
+	mov %rdx,%r11
+	mov $10,%ecx
+1:	xor %edx,%edx
+	div %ecx
+	add $'0',%dl
+	dec %rsi
+	mov %dl,(%rsi)
+	test %eax,%eax
+	jnz 1b
+	lea goanna_map_start(%rip),%rdi
+	sub $24,%rsi
+	mov MAP_PREFIX(%rdi),%rax
+	mov %rax,(%rsi)
+	mov MAP_PREFIX+8(%rdi),%rax
+	mov %rax,8(%rsi)
+	mov MAP_PREFIX+16(%rdi),%rax
+	mov %rax,16(%rsi)
+	mov $AT_FDCWD,%edi
+	mov %r11,%rdx
+	mov BASE(%rsp),%r9
+	cookie \label
+	mov $SYS_openat,%eax
+	syscall
+.endm
+
+# An open in a mount, from directory edi. A file that the monitor shares with this run is opened here, for reading.
 .Lstub_map_open:
 	mov %r9,BASE(%rsp)
+	mov %edi,%r11d
+	lea goanna_map_start(%rip),%rdi
+	cmpq $0,MAP_CLOSED(%rdi)
+	jne .Lstub_map_ask
+	testl $~O_PLAIN,RDX(%rsp)
+	jnz .Lstub_map_ask
+	mov (.Lstub_run - .Lstub_slow)(%r9),%rsi
+	test %rsi,%rsi
+	jz .Lstub_map_ask
+	mov PATH(%rsp),%rax
+	cmpb $'/',(%rax)
+	je .Lstub_map_path
+	mov %r11d,%edi
+	lea (.Lstub_flags + 4 - .Lstub_slow)(%r9),%rsi    # ""
+	lea STAT(%rsp),%rdx
+	mov $AT_EMPTY_PATH,%r10d
+	cookie goanna_map_open_started
+	mov $SYS_newfstatat,%eax
+	syscall
+goanna_map_open_started:
+	mov BASE(%rsp),%r9
+	test %eax,%eax
+	jnz .Lstub_map_ask
+	lea goanna_map_start(%rip),%rdi
+	mov (.Lstub_run - .Lstub_slow)(%r9),%rsi
+	lea STAT(%rsp),%r11
+	mov $1,%r10d
+	jmp .Lstub_map_started
+
+# The file in slot rsi, while that has id rax; or there is none.
+.Lstub_map_shared:
+	add %rdi,%rsi
+	mov $-1,%ecx            # no process has a descriptor of this number
+	test %rax,%rax
+	jz 1f
+	mov SLOT_RUN(%rsi),%rcx
+	cmp (.Lstub_run - .Lstub_slow)(%r9),%rcx
+	jne .Lstub_map_ask
+	mov SLOT_OBJECT(%rsi),%rcx
+	mov %rcx,OPEN_OBJECT(%rsp)
+	mov 8(%rsi),%rcx
+	shr $NUMBER_SHIFT,%rcx
+	cmp %rax,(%rsi)
+	jne .Lstub_map_ask
+1:	mov %rsi,OPEN_SLOT(%rsp)
+	mov %rax,OPEN_ID(%rsp)
+	mov %ecx,%eax
+	lea OPEN_PATH_END(%rsp),%rsi
+	movb $0,(%rsi)
+	mov RDX(%rsp),%rdx
+	mov R10(%rsp),%r10
+	open_of_monitor goanna_map_open_shared
+goanna_map_open_shared:
+	test %rax,%rax
+	js 2f
+	mov OPEN_SLOT(%rsp),%rcx
+	mov OPEN_ID(%rsp),%rdx
+	mov %eax,%edi
+	cmp %rdx,(%rcx)
+	jne 3f
+	mov BASE(%rsp),%r9
+	add $(.Lstub_done - .Lstub_slow),%r9
+	jmp *%r9
+# The descriptor may be of another object by now.
+3:
+goanna_map_open_unshared:
+	mov $SYS_close,%eax
+	syscall
+goanna_map_open_closed:
+	jmp .Lstub_map_ask
+2:	cmpq $0,OPEN_ID(%rsp)
+	jne .Lstub_map_ask
+	cmp $-2,%rax            # ENOENT, and not EMFILE
+	jne .Lstub_map_ask
+	mov BASE(%rsp),%r9
+	jmp .Lstub_map_done
+
+# An open in a mount. The monitor knows by the place of the call that the answer may be the number of a descriptor of its own: the thread opens that itself.
+.Lstub_map_ask:
 	ask
 goanna_map_open_asked:
 	mov BASE(%rsp),%r9
@@ -382,7 +504,7 @@ goanna_map_open_asked:
 2:
 goanna_map_open_answered:
 	bt $AT_SITE,%rax
-	jc .Lstub_map_slow
+	jc .Lstub_map_leave
 	mov %rax,%rdx
 	shr $32,%rdx
 	and $OWN_FLAGS,%edx
@@ -409,28 +531,9 @@ goanna_map_open_answered:
 	je 6f
 	test %dl,%dl
 	jnz 4b
-5:	mov $10,%ecx
-1:	xor %edx,%edx
-	div %ecx
-	add $'0',%dl
-	dec %rsi
-	mov %dl,(%rsi)
-	test %eax,%eax
-	jnz 1b
-	lea goanna_map_start(%rip),%rdi
-	sub $24,%rsi
-	mov MAP_PREFIX(%rdi),%rax
-	mov %rax,(%rsi)
-	mov MAP_PREFIX+8(%rdi),%rax
-	mov %rax,8(%rsi)
-	mov MAP_PREFIX+16(%rdi),%rax
-	mov %rax,16(%rsi)
-	mov $AT_FDCWD,%edi
-	mov OPEN_FLAGS(%rsp),%rdx
+5:	mov OPEN_FLAGS(%rsp),%rdx
 	mov R10(%rsp),%r10
-	cookie goanna_map_open_made
-	mov $SYS_openat,%eax
-	syscall
+	open_of_monitor goanna_map_open_made
 goanna_map_open_made:
 	test %rax,%rax
 	jns 3f

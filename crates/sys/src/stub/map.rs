@@ -12,7 +12,7 @@
 //! So the owner of an inode calls [`AttributeMap::invalidate`] before somebody can see a change of its attributes or, of a directory, of its
 //! entries; every path through it is invalid from then on. A reader compares ids before and after it has read, and never waits.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 
@@ -45,6 +45,8 @@ const OBJECTS_AT: usize = 8192;
 const OBJECT_SIZE: usize = 64;
 const SLOTS_AT: usize = OBJECTS_AT + ENTRIES * OBJECT_SIZE;
 const SLOT_SIZE: usize = 512;
+const SLOT_RUN: usize = 16;
+const SLOT_OBJECT: usize = 24;
 const SLOT_STAT: usize = 32;
 const SLOT_STATX: usize = SLOT_STAT + STAT_SIZE;
 const SLOT_INO: usize = SLOT_STAT + 8;
@@ -56,6 +58,7 @@ const PATH_BYTES: usize = 248;
 const ENTRIES: usize = 16384;
 const SPREAD: u64 = 0x61c8_8647;
 const READABLE: u64 = 1;
+const NUMBER_SHIFT: u32 = 32;
 const _: () = assert!(PREFIX_AT == 4104 && PREFIX_AT + opens::PREFIX <= OBJECTS_AT);
 const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
 const _: () = assert!(SLOT_STATX + STATX_SIZE <= SLOT_SIZE);
@@ -168,6 +171,8 @@ impl AttributeMap {
         let id = self.new_id();
         self.write(at, id, |word| {
             word(8, if readable { READABLE } else { 0 });
+            word(SLOT_RUN, 0);
+            word(SLOT_OBJECT, 0);
             let stat = attributes.stat.as_chunks::<8>().0;
             let statx = attributes.statx.as_chunks::<8>().0;
             let words = stat.iter().chain(statx);
@@ -177,6 +182,42 @@ impl AttributeMap {
         });
         let offset = at as u64;
         Slot { offset, id }
+    }
+
+    /// Lets the processes of `run` open the file in `slot` for reading while the slot has its id, as descriptor `number` of this process. `object` is the inode
+    /// number of the object that this descriptor refers to. The file is readable for every user.
+    pub fn share_descriptor(&self, slot: Slot, run: u64, (number, object): (RawFd, u64)) {
+        let _alone = self.writer.lock();
+        let (Ok(at), Ok(number)) = (usize::try_from(slot.offset), u64::try_from(number)) else {
+            return;
+        };
+        if self.word(at).load(Relaxed) != slot.id {
+            return;
+        }
+        self.word(at + 8)
+            .store(READABLE | number << NUMBER_SHIFT, Relaxed);
+        self.word(at + SLOT_OBJECT).store(object, Relaxed);
+        self.word(at + SLOT_RUN).store(run, Release);
+    }
+
+    /// Whether they may.
+    pub fn shares_descriptor(&self, slot: Slot, run: u64) -> bool {
+        let Ok(at) = usize::try_from(slot.offset) else {
+            return false;
+        };
+        let is_of_run = self.word(at + SLOT_RUN).load(Relaxed) == run;
+        is_of_run && self.word(at).load(Acquire) == slot.id
+    }
+
+    /// Ends that, and takes the attributes out of the map.
+    pub fn withdraw(&self, slot: Slot, run: u64) {
+        let _alone = self.writer.lock();
+        if let Ok(at) = usize::try_from(slot.offset)
+            && self.word(at).load(Relaxed) == slot.id
+            && self.word(at + SLOT_RUN).load(Relaxed) == run
+        {
+            self.word(at).store(0, SeqCst);
+        }
     }
 
     /// The attributes of inode `ino` are about to change, or the names of the directory that it is.
@@ -385,6 +426,28 @@ mod tests {
         map.put_path(run, &[b'a'; PATH_MAX + 1], &[root], None);
         map.put_path(run, b"deep", &[root; DIRS_MAX + 1], None);
         assert_eq!(map.find(run, b"deep"), None);
+    }
+
+    #[test]
+    fn a_descriptor_is_shared_while_the_slot_has_its_id() {
+        let map = AttributeMap::new().unwrap();
+        let (run, other) = (map.new_id(), map.new_id());
+        let slot = map.put(3, &stat(3 << 32), true);
+        assert!(!map.shares_descriptor(slot, run));
+        map.share_descriptor(slot, run, (17, 99));
+        assert!(map.shares_descriptor(slot, run) && !map.shares_descriptor(slot, other));
+        assert_eq!(map.read(slot), Some(stat(3 << 32)));
+        let again = map.put(3, &stat(3 << 32), true);
+        assert!(!map.shares_descriptor(slot, run) && !map.shares_descriptor(again, run));
+        map.share_descriptor(slot, run, (17, 99));
+        assert!(!map.shares_descriptor(again, run), "by a former id");
+        map.share_descriptor(again, run, (17, 99));
+        map.withdraw(slot, run);
+        map.withdraw(again, other);
+        assert!(map.shares_descriptor(again, run));
+        map.withdraw(again, run);
+        assert!(!map.shares_descriptor(again, run));
+        assert_eq!(map.read(again), None);
     }
 
     /// Writers replace attributes, each with all words alike. A reader sees words of one of them, and never one older than what was complete before

@@ -52,6 +52,9 @@ unsafe extern "C" {
     static goanna_map_write_made: u8;
     static goanna_map_write_kept: u8;
     static goanna_map_write_end: u8;
+    static goanna_map_open_shared: u8;
+    static goanna_map_open_unshared: u8;
+    static goanna_map_open_closed: u8;
     static goanna_map_open_asked: u8;
     static goanna_map_open_answered: u8;
     static goanna_map_open_made: u8;
@@ -164,6 +167,12 @@ pub struct WriteLayout {
 /// Where the parts of an open are in the code of the map, in bytes from its start ([`opens`]).
 #[derive(Debug, Clone, Copy)]
 pub struct OpenLayout {
+    /// Behind the call that opens a shared file without a notification.
+    pub shared: usize,
+    /// From here on that descriptor, which is in rdi, is closed.
+    pub unshared: usize,
+    /// Behind that.
+    pub closed: usize,
     /// Behind the call that notifies.
     pub asked: usize,
     /// From here on the thread opens a descriptor of the monitor.
@@ -209,6 +218,8 @@ pub mod frame {
     pub const RESULT: u64 = 96;
     /// The inode number of the object that is written to.
     pub const OBJECT: u64 = 104;
+    /// The inode number of the object of a shared file that is opened.
+    pub const OPENED: u64 = 144;
 }
 
 /// The bytes from `start` to `end`.
@@ -282,6 +293,9 @@ pub fn write_layout() -> WriteLayout {
 /// The parts of an open in the code of the map of attributes.
 pub fn open_layout() -> OpenLayout {
     OpenLayout {
+        shared: in_map(&raw const goanna_map_open_shared),
+        unshared: in_map(&raw const goanna_map_open_unshared),
+        closed: in_map(&raw const goanna_map_open_closed),
         asked: in_map(&raw const goanna_map_open_asked),
         answered: in_map(&raw const goanna_map_open_answered),
         made: in_map(&raw const goanna_map_open_made),
@@ -342,6 +356,8 @@ mod tests {
         assert_eq!(words.map(|at| at - layout.map), [8, 16, 24, 32]);
         let (write, open) = (write_layout(), open_layout());
         let writes = [write.made, write.kept, write.end];
+        let shared = [open.shared, open.unshared, open.closed];
+        assert!(shared.is_sorted() && open.closed < open.asked);
         let opens = [open.asked, open.answered, open.made, open.failed, open.end];
         assert!([writes.as_slice(), &opens].concat().is_sorted());
         assert_eq!(open.end, map_code().len());

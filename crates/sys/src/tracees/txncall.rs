@@ -1,4 +1,4 @@
-//! The reserved system call through which programs under `amino run` begin and end transactions (DESIGN 7).
+//! The reserved system call through which programs under `amino run` begin and end transactions.
 //!
 //! Linux has no call of this number, so outside of a monitor it answers ENOSYS. The monitor stops the caller by ptrace,
 //! never by notification, because the first call may have to give the program a further seccomp filter.

@@ -3,7 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use goanna_sys::stub::map::AttributeMap;
+use goanna_sys::object_handle::ObjectHandle;
+use goanna_sys::stub::map::{AttributeMap, Slot};
 use goanna_sys::stub::writes::WriteArea;
 
 use crate::{Caller, Node, Opened, Result};
@@ -103,6 +104,10 @@ pub trait SharedAttributes: Send + Sync {
     /// A program asks for `path`, as in [`SharedAttributes::share_path`], for the first time. If it asks for the entries of a directory one after the other, the
     /// next ones are put into the map. Returns whether there were such.
     fn share_following(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) -> bool;
+
+    /// Lets the processes of `run` open `node` for reading by the descriptor of `object`, its cache object, if every user may read the file. The caller has a claim
+    /// to the object until it has withdrawn that. `None` if the file cannot be in the map.
+    fn share_content(&self, node: &Node, run: u64, object: &ObjectHandle) -> Option<Slot>;
 
     /// Grants the process that has `area` further writes to `node` around `offset`, until the next operation of the file system (docs/decisions/0121).
     /// `caller` has just written there, and waits in that call. Returns whether there is a grant now.

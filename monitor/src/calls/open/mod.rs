@@ -7,6 +7,7 @@ mod mount_lists;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use goanna_sys::stub::opens;
 use goanna_vfs::walk::{Last, Pos, Walk};
@@ -153,6 +154,26 @@ enum End {
 
 impl Request {
     fn answer(&self, call: &Call<'_>) -> Result<Answer> {
+        let answer = self.perform(call);
+        if let Err(FsError::Errno(why)) = &answer {
+            // The kernel reserves a descriptor before it walks the path, but after it has read that.
+            if !self.path.is_empty() {
+                may_get_descriptor(call)?;
+            }
+            if self.is_plain() && *why == Errno::ENOENT {
+                call.monitor.in_process.share(call, self.dirfd, &self.path);
+            }
+        }
+        answer
+    }
+
+    /// Whether it is an open for reading that processes can perform themselves (`map.S`).
+    fn is_plain(&self) -> bool {
+        const PLAIN: i32 = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_LARGEFILE;
+        self.flags & !PLAIN == 0 && self.resolve == 0
+    }
+
+    fn perform(&self, call: &Call<'_>) -> Result<Answer> {
         loop {
             match self.attempt(call) {
                 // Another process created the name after the look-up; its file is opened.
@@ -460,7 +481,15 @@ impl Request {
         let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let writes_host_file = writes && matches!(opened.native, Native::All);
         if let Native::Reads { handle } = opened.native {
-            call.monitor.shadows.register_file(place, handle)?;
+            call.monitor
+                .shadows
+                .register_file(place, Arc::clone(&handle))?;
+            if self.is_plain() {
+                let from = (self.dirfd, &*self.path);
+                call.monitor
+                    .in_process
+                    .share_content(call, from, place, &handle);
+            }
             report::opened(call, place, &opened.description, self.flags);
         }
         // The close of the last writer of a host file ends ETXTBSY, and inotify(7) reports closes. After a wait for a lease, the open

@@ -7,7 +7,12 @@
 //! object, it makes the call again from another place in the map's code. Such a call *resumes* the open: it creates and truncates nothing a second time. An open of
 //! a host file, of which nothing has been done, begins anew instead.
 //!
+//! Files that a process has opened twice it opens without a notification (`contents`).
+//!
 //! The lock is a leaf. What is kept may be the last reference to an inode, and dropping that calls the back end; so it is dropped without the lock.
+
+pub(super) mod contents;
+mod delegate;
 
 use std::sync::Arc;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Leaves the last part of an open to the thread itself ([ADR 0122](../../../docs/decisions/0122-delegated-opens.md)).
+//! Leaves the last part of an open to the thread itself ([ADR 0122](../../../../docs/decisions/0122-delegated-opens.md)).
 //!
 //! An open that comes from the code of the map (`map.S`) may be answered with the number of a descriptor of the monitor. The thread opens that by its path in
 //! `/proc`, and the monitor need not wait until the thread has woken. `opens` keeps the object meanwhile.
@@ -11,12 +11,12 @@ use goanna_sys::procfs::{self, Activity};
 use goanna_sys::stub;
 use goanna_vfs::{Description, Errno, FsError, Place, Result};
 
-use super::InProcess;
-use super::opens::{From, Left, Source, is_open};
-use super::space::Space;
+use super::{From, Left, Source, is_open};
 use crate::Monitor;
 use crate::answer::{self, Answer};
 use crate::call::Call;
+use crate::inprocess::InProcess;
+use crate::inprocess::space::Space;
 use crate::shadow::Shadow;
 
 impl InProcess {
@@ -131,8 +131,11 @@ impl InProcess {
         }
     }
 
-    /// Ends what is kept for threads that sleep in another call.
+    /// Ends what is kept for threads that sleep in another call, and for files that processes do not open themselves any more.
     pub fn sweep_opens(&self) {
+        if let Some(Some(map)) = self.shared.get() {
+            self.contents.sweep(map);
+        }
         let spaces: Vec<_> = self.spaces.lock().values().cloned().collect();
         for space in spaces {
             // Read before the thread is looked at, which may begin another open meanwhile.

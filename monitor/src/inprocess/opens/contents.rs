@@ -1,0 +1,121 @@
+//! Files of a store that processes of the run open themselves, without a notification ([ADR 0124](../../../../docs/decisions/0124-opens-from-the-map.md)).
+//!
+//! The map of attributes says as which descriptor of the monitor a process can open the file's cache object. The monitor has a claim to the object meanwhile: it
+//! counts as open, so it stays registered, and the back end keeps it. A process may have read the number when this ends, so the claim is kept for some sweeps
+//! after that.
+//!
+//! The lock is a leaf, but for that of the map. Claims are dropped without it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use goanna_sys::object_handle::{Claim, ObjectHandle};
+use goanna_sys::stub::map::Slot;
+use parking_lot::Mutex;
+
+use crate::inprocess::run_map::RunMap;
+use crate::shadow::Identity;
+
+/// Most files that are shared. Each takes a descriptor.
+const FILES_MAX: usize = 1024;
+/// Number of sweeps for which the claim to an object is kept that is not shared any more: at least a second.
+const SWEEPS_KEPT: u64 = 3;
+
+/// The shared files of a run.
+#[derive(Debug, Default)]
+pub(in crate::inprocess) struct Contents(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    files: HashMap<Identity, (Slot, Claim)>,
+    /// Their objects, the first shared first.
+    order: VecDeque<Identity>,
+    /// The claims that are kept, each with the sweep that it is kept until.
+    ended: VecDeque<(u64, Claim)>,
+    sweeps: u64,
+}
+
+impl Contents {
+    /// Shares the file whose object `handle` is, if `share` puts it into the map, and `may_be_shared` says so afterwards.
+    pub fn add(
+        &self,
+        map: &RunMap,
+        handle: &Arc<ObjectHandle>,
+        share: impl FnOnce() -> Option<Slot>,
+        may_be_shared: impl FnOnce() -> bool,
+    ) {
+        let claim = Claim::of(handle);
+        let Some(slot) = share() else { return };
+        let identity = handle.identity();
+        let mut state = self.0.lock();
+        if !may_be_shared() {
+            map.map().withdraw(slot, map.run());
+            return;
+        }
+        let before = state.files.insert(identity, (slot, claim));
+        if before.is_none() {
+            state.order.push_back(identity);
+        }
+        if state.files.len() > FILES_MAX
+            && let Some(oldest) = state.order.pop_front()
+        {
+            state.end(map, oldest);
+        }
+        drop(state);
+        drop(before);
+    }
+
+    /// Whether a process may be about to open one of these objects.
+    pub fn has_any(&self, objects: &[Identity]) -> bool {
+        let state = self.0.lock();
+        let ended = state.ended.iter().map(|(_, claim)| claim.handle());
+        let mut ended = ended.map(|handle| handle.identity());
+        objects
+            .iter()
+            .any(|object| state.files.contains_key(object))
+            || ended.any(|object| objects.contains(&object))
+    }
+
+    /// Ends the claims to files that have left the map.
+    pub fn sweep(&self, map: &RunMap) {
+        let mut state = self.0.lock();
+        state.sweeps += 1;
+        let is_shared = |(slot, _): &(Slot, Claim)| map.map().shares_descriptor(*slot, map.run());
+        let left = state.files.iter().filter(|(_, file)| !is_shared(file));
+        let left: Vec<Identity> = left.map(|(identity, _)| *identity).collect();
+        for identity in left {
+            state.end(map, identity);
+        }
+        let State { files, order, .. } = &mut *state;
+        order.retain(|identity| files.contains_key(identity));
+        let sweeps = state.sweeps;
+        let over = state.ended.partition_point(|(until, _)| *until <= sweeps);
+        let over: Vec<_> = state.ended.drain(..over).collect();
+        drop(state);
+        drop(over);
+    }
+
+    /// From now on processes open no files themselves. A thread that has read the number of a descriptor opens it, and closes it again.
+    pub fn end_all(&self, map: &RunMap) {
+        let mut state = self.0.lock();
+        for (slot, _) in state.files.values() {
+            map.map().withdraw(*slot, map.run());
+        }
+        state.order.clear();
+        let ended = (
+            std::mem::take(&mut state.files),
+            std::mem::take(&mut state.ended),
+        );
+        drop(state);
+        drop(ended);
+    }
+}
+
+impl State {
+    fn end(&mut self, map: &RunMap, identity: Identity) {
+        if let Some((slot, claim)) = self.files.remove(&identity) {
+            map.map().withdraw(slot, map.run());
+            self.ended.push_back((self.sweeps + SWEEPS_KEPT, claim));
+        }
+    }
+}
