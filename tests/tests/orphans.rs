@@ -37,3 +37,18 @@ fn files_that_were_mapped_and_removed() {
     assert_eq!(held.go(), 0);
     place.fsck();
 }
+
+/// Files that a program of the run has opened again and again, without the monitor, and that were removed: while the run lasts, and at its end, when another
+/// run keeps the store open.
+#[test]
+fn files_that_were_opened_again_and_removed() {
+    let place = Place::amino();
+    let opens = "for i in $(seq 20); do echo text > f$i; done
+        for j in {1..300}; do for i in {1..20}; do read -r line < f$i; done; done; rm f*";
+    let held = Held::new(&place, "opens", &[], &format!("{opens}; %GO%"));
+    until("no orphan is left", || orphans(&place) == 0);
+    finish(&mut place.shell(opens)).expect(0);
+    until("the second run has left none", || orphans(&place) == 0);
+    assert_eq!(held.go(), 0);
+    place.fsck();
+}
