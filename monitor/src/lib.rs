@@ -60,7 +60,7 @@ pub use run::status::Status;
 pub use run::{Killer, Outcome, Run, not_executed};
 pub use signals::{End, Signals};
 pub use state::Monitor;
-pub use stats::Stats;
+pub use stats::{Counters, Stats};
 
 /// Prepares the process to host a monitor and back ends. Call this before the first thread is started.
 pub fn prepare() -> io::Result<Signals> {

@@ -31,7 +31,6 @@ use crate::reporter::Reporter;
 use crate::run::config::{Config, Stubs};
 use crate::shadow::Shadows;
 use crate::shadow::run_directory::RunDir;
-use crate::stats::Counters;
 use crate::watches::Watches;
 
 /// The state all threads of a run share.
@@ -67,7 +66,6 @@ pub struct Monitor {
     pub(crate) reluctant: Reluctant,
     /// Held while a call moves data out of a pipe into a file. The locks of the back ends come after it.
     pub(crate) pipe_reader: Mutex<()>,
-    pub(crate) stats: Counters,
     /// The observers.
     pub(crate) observers: Observers,
     /// The messages to the supervisor.
@@ -97,8 +95,9 @@ pub struct Monitor {
 
 impl Monitor {
     /// The state of a run by `config`, whose shadow objects are in `run_dir`.
-    pub(crate) fn new(config: Config, run_dir: RunDir) -> Self {
-        let unused = unused(&config);
+    pub(crate) fn new(mut config: Config, run_dir: RunDir) -> Self {
+        let observers = Observers::new(std::mem::take(&mut config.observers));
+        let unused = unused(&config, &observers);
         Self {
             participants: Participants::new(
                 &config.mounts,
@@ -125,8 +124,7 @@ impl Monitor {
             mapped: AtomicBool::new(false),
             reluctant: Reluctant::default(),
             pipe_reader: Mutex::default(),
-            stats: Counters::default(),
-            observers: Observers::new(config.observers),
+            observers,
             mailbox: Mailbox::default(),
             waiting: WaitingCalls::default(),
             executor: Executor::default(),
@@ -179,12 +177,11 @@ impl Monitor {
 }
 
 /// Why no call is answered in the process under `config`.
-fn unused(config: &Config) -> Option<Unused> {
+fn unused(config: &Config, observers: &Observers) -> Option<Unused> {
     if config.stubs == Stubs::Unused {
         return Some(Unused::Option);
     }
-    let is_watched = config.profile.is_some()
-        || config.outside != Outside::Allow
-        || !config.observers.is_empty();
+    let is_watched =
+        config.profile.is_some() || config.outside != Outside::Allow || !observers.is_empty();
     is_watched.then_some(Unused::Watched)
 }

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use goanna_vfs::Result;
+use goanna_syscalls::SysnoSet;
 
-use crate::call::Answer;
+use crate::observe::{Handling, Observer};
 use crate::table::{ROWS, entry};
 
 const NUMBERS: usize = 512;
 
-/// Counters; cheap enough to be always on.
+/// Counts the calls that come to the monitor.
 #[derive(Debug)]
 pub struct Counters {
     answered: AtomicU64,
@@ -29,20 +29,26 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
-    /// Counts one call that came to the monitor.
-    pub fn count(&self, nr: u32, outcome: &Result<Answer>) {
-        let counter = match outcome {
-            Ok(Answer::PassOn | Answer::Watched(_)) => &self.passed_on,
-            Ok(_) => &self.answered,
-            Err(_) => &self.failed,
+impl Observer for Counters {
+    /// None: a call that is stopped for an observer costs more than one that is counted.
+    fn interest(&self) -> SysnoSet {
+        SysnoSet::EMPTY
+    }
+
+    fn handled(&self, nr: u32, handling: Handling) {
+        let counter = match handling {
+            Handling::PassedOn => &self.passed_on,
+            Handling::Answered => &self.answered,
+            Handling::Failed => &self.failed,
         };
         counter.fetch_add(1, Relaxed);
         if let Some(counter) = self.by_number.get(nr as usize) {
             counter.fetch_add(1, Relaxed);
         }
     }
+}
 
+impl Counters {
     /// The figures so far.
     pub fn snapshot(&self) -> Stats {
         let mut calls: Vec<(&'static str, u64)> = ROWS
@@ -57,7 +63,6 @@ impl Counters {
             answered: self.answered.load(Relaxed),
             passed_on: self.passed_on.load(Relaxed),
             failed: self.failed.load(Relaxed),
-            in_process: 0,
             calls,
         }
     }
@@ -72,8 +77,6 @@ pub struct Stats {
     pub passed_on: u64,
     /// Calls answered with an errno.
     pub failed: u64,
-    /// Calls answered in the process, if they were counted.
-    pub in_process: u64,
     /// Calls by name, most frequent first.
     pub calls: Vec<(&'static str, u64)>,
 }

@@ -67,7 +67,7 @@ impl Figures {
     /// start.
     pub(crate) fn new(
         elapsed: Duration,
-        monitor: &Stats,
+        (monitor, in_process): (&Stats, u64),
         stores: &[OpenStore],
         before: &[amino_txn::Stats],
     ) -> Self {
@@ -78,7 +78,7 @@ impl Figures {
             answered: monitor.answered,
             failed: monitor.failed,
             passed_on: monitor.passed_on,
-            in_process: monitor.in_process,
+            in_process,
             calls: calls
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),

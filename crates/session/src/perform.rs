@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use amino_fs::AminoFs;
 use goanna_monitor::observe::Observer;
-use goanna_monitor::{Abort, Config, Ending, Outcome, Reporter, Run, Status, Stubs};
+use goanna_monitor::{Abort, Config, Counters, Ending, Outcome, Reporter, Run, Status, Stubs};
 use goanna_vfs::Caller;
 
 use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
@@ -69,6 +69,8 @@ pub fn perform(
     let recorder = trace.map(|trace| Recorder::start(trace, fail.clone()));
     let recorder = recorder.transpose()?.map(Arc::new);
     observers.extend(recorder.clone().map(|one| -> Arc<dyn Observer> { one }));
+    let counters = plan.figures.then(Arc::<Counters>::default);
+    observers.extend(counters.clone().map(|one| -> Arc<dyn Observer> { one }));
     let outcome = Run::new(Config {
         mounts,
         note,
@@ -87,9 +89,10 @@ pub fn perform(
     let bring = |(dir, fs): &(PathBuf, Arc<AminoFs>)| bring_to_disk(dir, fs, owned);
     let flushed: Vec<Result<(), Error>> = stores.iter().map(bring).collect();
     let outcome = outcome?;
-    let figures = plan
-        .figures
-        .then(|| Figures::new(elapsed, &outcome.stats, &stores, &before));
+    let figures = counters.map(|counters| {
+        let calls = (&counters.snapshot(), outcome.in_process);
+        Figures::new(elapsed, calls, &stores, &before)
+    });
     if let (Some(Ending::Failed(errno)), Some((dir, _))) = (&outcome.transaction, stores.first()) {
         let what = "cannot commit the transaction";
         return Err(Error::store(dir, StoreError::operation(what, *errno)));

@@ -116,7 +116,7 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
         let _ = listener.reply(notification.id, Reply::Value(opens::AT_SITE));
         return;
     }
-    monitor.stats.count(nr, &outcome);
+    monitor.observers.handled(nr, &outcome);
     monitor
         .in_process
         .watch_mount_points(monitor, notification.tid);

@@ -14,13 +14,23 @@ use std::sync::Arc;
 
 use goanna_sys::tracee;
 use goanna_syscalls::{DecodedCall, File, Limits, Memory, Outcome, Subject, SysnoSet};
+use goanna_vfs::Result;
+
+use crate::answer::Answer;
 
 pub(crate) use names::{Files, TaskNames};
 
-/// Receives the calls of a run. Its methods run on the supervisor's thread while the calling thread is stopped, so slow methods slow the run.
+/// Receives the calls of a run. Its methods but [`Observer::handled`] run on the supervisor's thread while the calling thread is stopped, so slow methods slow the
+/// run.
 pub trait Observer: Send + Sync {
-    /// The calls that it wants to see. Called once, before the run begins.
+    /// The calls that it wants to see. Called once, before the run begins. If there are none, only [`Observer::handled`] is called.
     fn interest(&self) -> SysnoSet;
+
+    /// Call number `nr`, of interest or not, has come to the monitor, which has handled it so. Nothing stops for this: it is called by the threads that answer
+    /// calls, for several calls at the same time.
+    fn handled(&self, nr: u32, handling: Handling) {
+        let _ = (nr, handling);
+    }
 
     /// Limits on the memory that is copied for a call.
     fn limits(&self) -> Limits {
@@ -34,7 +44,9 @@ pub trait Observer: Send + Sync {
     }
 
     /// A call has ended.
-    fn exit(&self, call: &Ended<'_>);
+    fn exit(&self, call: &Ended<'_>) {
+        let _ = call;
+    }
 
     /// A thread has begun, in a new process if thread and process id are the same. `parent` is the process that started it.
     fn began(&self, subject: &Subject, parent: i32, at_ns: u64) {
@@ -49,6 +61,27 @@ pub trait Observer: Send + Sync {
     /// A thread has ended, with the status that waitpid(2) gives.
     fn ended(&self, subject: &Subject, status: i32, at_ns: u64) {
         let _ = (subject, status, at_ns);
+    }
+}
+
+/// How the monitor has handled a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Handling {
+    /// Answered it with a value.
+    Answered,
+    /// Answered it with an errno.
+    Failed,
+    /// Examined it and passed it on to the kernel.
+    PassedOn,
+}
+
+impl Handling {
+    fn of(outcome: &Result<Answer>) -> Self {
+        match outcome {
+            Ok(Answer::PassOn | Answer::Watched(_)) => Self::PassedOn,
+            Ok(_) => Self::Answered,
+            Err(_) => Self::Failed,
+        }
     }
 }
 
@@ -69,7 +102,9 @@ pub struct Ended<'a> {
 
 /// The observers of a run.
 pub(crate) struct Observers {
-    all: Vec<(SysnoSet, Arc<dyn Observer>)>,
+    all: Vec<Arc<dyn Observer>>,
+    /// Those that are interested in calls, with these calls.
+    interested: Vec<(SysnoSet, Arc<dyn Observer>)>,
     limits: Limits,
     interest: SysnoSet,
 }
@@ -95,18 +130,29 @@ impl Observers {
             array: most(|limits| limits.array),
             data: most(|limits| limits.data),
         };
-        let all: Vec<_> = all.into_iter().map(|one| (one.interest(), one)).collect();
-        let wanted = all.iter().map(|(wanted, _)| *wanted);
+        let interested = all.iter().map(|one| (one.interest(), Arc::clone(one)));
+        let interested: Vec<_> = interested
+            .filter(|(wanted, _)| !wanted.is_empty())
+            .collect();
+        let wanted = interested.iter().map(|(wanted, _)| *wanted);
         Self {
             interest: interest(wanted.fold(SysnoSet::EMPTY, SysnoSet::union)),
             limits,
+            interested,
             all,
         }
     }
 
-    /// Whether there are no observers.
+    /// Whether no observer is interested in calls.
     pub fn is_empty(&self) -> bool {
-        self.all.is_empty()
+        self.interested.is_empty()
+    }
+
+    /// Call number `nr` has come to the monitor, with this outcome.
+    pub fn handled(&self, nr: u32, outcome: &Result<Answer>) {
+        for observer in &self.all {
+            observer.handled(nr, Handling::of(outcome));
+        }
     }
 
     /// The calls that are stopped for the observers.
@@ -121,16 +167,14 @@ impl Observers {
 
     /// The observers that want to see call `nr`.
     pub fn of_call(&self, nr: u32) -> impl Iterator<Item = &dyn Observer> {
-        let all = self
-            .all
-            .iter()
-            .filter(move |(wanted, _)| wanted.contains(nr));
-        all.map(|(_, one)| &**one)
+        let all = self.interested.iter();
+        all.filter(move |(wanted, _)| wanted.contains(nr))
+            .map(|(_, one)| &**one)
     }
 
-    /// All observers.
+    /// The observers that are interested in calls.
     pub fn iter(&self) -> impl Iterator<Item = &dyn Observer> {
-        self.all.iter().map(|(_, one)| &**one)
+        self.interested.iter().map(|(_, one)| &**one)
     }
 }
 

@@ -344,7 +344,9 @@ impl Supervisor {
         answer: Result<Answer>,
     ) -> Result<Next> {
         let tid = stopped.tid();
-        self.monitor.stats.count(regs.orig_rax as u32, &answer);
+        self.monitor
+            .observers
+            .handled(regs.orig_rax as u32, &answer);
         match answer? {
             Answer::PassOn => Ok(Next::Run),
             Answer::Watched(path) => {

@@ -321,7 +321,9 @@ impl Supervisor {
             None => Ok(Answer::Again),
         };
         if is_final(&outcome) {
-            self.monitor.stats.count(saved.orig_rax as u32, &outcome);
+            self.monitor
+                .observers
+                .handled(saved.orig_rax as u32, &outcome);
             if let Ok(task) = task {
                 task.forget_brought();
             }

@@ -20,7 +20,6 @@ use crate::participants::run_transaction::{Ending, RunTransaction};
 use crate::ptracer::Supervisor;
 use crate::shadow::run_directory::RunDir;
 use crate::signals::Signals;
-use crate::stats::Stats;
 use crate::watches::Watches;
 use crate::{Monitor, intercept};
 use config::{Config, Interception};
@@ -33,8 +32,8 @@ use sweeper::Sweeper;
 pub struct Outcome {
     /// How the command ended.
     pub status: Status,
-    /// Figures of the monitor.
-    pub stats: Stats,
+    /// Calls that were answered in the processes, if they were counted ([`Stubs::Counted`]).
+    pub in_process: u64,
     /// The outcome of the transaction of [`Config::one_transaction`].
     pub transaction: Option<Ending>,
     /// Number of transactions of the profile whose commit failed; [`Config::fail`] has received each.
@@ -168,10 +167,7 @@ impl Run {
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
             status,
-            stats: Stats {
-                in_process: monitor.in_process.answered(),
-                ..monitor.stats.snapshot()
-            },
+            in_process: monitor.in_process.answered(),
             transaction: transaction.map(|transaction| transaction.end(status)),
             lost: monitor.participants.lost(),
         })
