@@ -28,6 +28,8 @@ pub enum Facility {
     UserAttributes,
     /// A program can be executed from a memfd (the sysctl `vm.memfd_noexec`).
     ExecutableMemory,
+    /// Calls can be answered in the process (`goanna check`).
+    Stubs,
     /// The kernel is the one whose lists are recorded.
     RecordedKernel,
     /// A program that `.ci/run` installs.
@@ -45,6 +47,7 @@ impl Facility {
             Self::UserNamespaces => "userns",
             Self::UserAttributes => "xattr",
             Self::ExecutableMemory => "memfd-exec",
+            Self::Stubs => "stubs",
             Self::RecordedKernel => "kernel",
             Self::Program => "program",
         }

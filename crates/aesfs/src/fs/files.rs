@@ -479,8 +479,10 @@ impl Files {
         if state.content()?.is_mapped() {
             state.count_memory();
         }
-        if let Err(failure) = &result {
-            state.failed = Some(failure.errno().unwrap_or(Errno::EIO));
+        match &result {
+            // A call that waits for a lock is made again.
+            Ok(()) | Err(Failure::Fs(FsError::Blocked(_))) => {}
+            Err(failure) => state.failed = Some(failure.errno().unwrap_or(Errno::EIO)),
         }
         result
     }
