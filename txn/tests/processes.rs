@@ -27,13 +27,12 @@ fn change(number: u32) -> Changes {
     changes
 }
 
-/// Not a test by itself: the process that other tests start. Submits forever and prints what is durable.
+/// The process that other tests start. Submits forever and prints what is durable.
 #[test]
+#[ignore = "run as a process of its own by tests below"]
 fn child_that_submits() {
-    let (Some(path), Ok(engine)) = (std::env::var_os(STORE), std::env::var(ENGINE)) else {
-        return;
-    };
-    let engine = EngineKind::from_name(&engine).unwrap();
+    let path = std::env::var_os(STORE).unwrap();
+    let engine = EngineKind::from_name(&std::env::var(ENGINE).unwrap()).unwrap();
     let options = Options {
         flush_interval: Duration::from_millis(2),
         checkpoint_bytes: 300 << 10,
@@ -56,7 +55,7 @@ fn child_that_submits() {
 
 fn child(path: &Path, engine: EngineKind) -> (Child, impl Iterator<Item = u32>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_submits", "--nocapture"])
+        .args(["--exact", "child_that_submits", "--ignored", "--nocapture"])
         .env(STORE, path)
         .env(ENGINE, engine.name())
         .stdout(Stdio::piped())
@@ -122,12 +121,11 @@ fn a_store_in_use_says_by_whom() {
         .unwrap();
 }
 
-/// No test by itself: the process that the next test starts. It can start no more threads, and closes its store.
+/// The process that the next test starts. It can start no more threads, and closes its store.
 #[test]
+#[ignore = "run as a process of its own by the next test"]
 fn child_without_threads() {
-    let Some(path) = std::env::var_os(NO_THREADS) else {
-        return;
-    };
+    let path = std::env::var_os(NO_THREADS).unwrap();
     if geteuid().is_root() {
         // The limit does not hold for root.
         chown(Path::new(&path), Some(Uid::from_raw(NOBODY)), None).unwrap();
@@ -148,7 +146,12 @@ fn child_without_threads() {
 fn sled_without_threads_stops_the_store_and_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "child_without_threads", "--nocapture"]);
+    child.args([
+        "--exact",
+        "child_without_threads",
+        "--ignored",
+        "--nocapture",
+    ]);
     assert!(
         child
             .env(NO_THREADS, dir.path())
