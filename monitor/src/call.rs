@@ -290,7 +290,7 @@ impl<'m> Call<'m> {
         self.walk(dirfd, path, |walk, start| walk.parent(start, path))
     }
 
-    /// The result of `find`, which walks `path` from where that starts.
+    /// Runs `find`, which walks `path`, from the position where the path starts.
     fn walk<T>(
         &self,
         dirfd: i32,

@@ -107,10 +107,9 @@ impl Volume {
         self.table.reaped.load(SeqCst)
     }
 
-    /// Removes some of what files without names left in the store; whether something is still to be done. After a failure
-    /// all of it is.
+    /// Removes a part of the content of files without names. Returns whether more is left; a failure leaves all of it.
     pub(crate) fn reap_queued(&self) -> Result<bool, Errno> {
-        // Another thread may be at it, and has taken the jobs.
+        // Another thread may have taken the jobs.
         let _reaping = self.table.reaping.lock();
         let mut reap_jobs = std::mem::take(&mut self.table.chores.lock().reap_jobs);
         if reap_jobs.is_empty() {

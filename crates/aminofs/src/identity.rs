@@ -30,18 +30,18 @@ fn first_of(session: u32) -> u64 {
 
 /// The versions of one open store.
 pub(crate) struct Versions {
-    /// The next one.
+    /// The next version.
     next: AtomicU64,
-    /// A new session begins before this one is given.
+    /// The end of the session's versions.
     end: AtomicU64,
-    /// What has a smaller version has this one.
+    /// Callers see smaller versions as this one.
     least: u64,
     /// Held while a session begins or ends, before everything that an operation takes. Whether the last one has ended.
     ended: Mutex<bool>,
 }
 
 impl Versions {
-    /// Those of a store with this superblock, before its first change.
+    /// The versions of a store with `superblock`, before its first change.
     pub(crate) fn of(superblock: &Super) -> Self {
         Self {
             next: AtomicU64::new(0),
@@ -51,7 +51,7 @@ impl Versions {
         }
     }
 
-    /// Those of a snapshot of the store that has these: none is given.
+    /// The versions of a snapshot of this store, which gives no new ones.
     pub(crate) fn of_snapshot(&self) -> Self {
         Self {
             next: AtomicU64::new(0),
@@ -128,7 +128,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Ends the session, if one has begun: what is on disk from then on is all there ever was. No operation begins any more.
+    /// Ends the session, if one has begun: from then on all changes are on disk. No operation begins any more.
     pub(crate) fn end_session(&self) -> Result<(), Errno> {
         let mut ended = self.versions.ended.lock();
         let has_begun = self.versions.has_begun();
@@ -159,7 +159,7 @@ impl Volume {
         Ok(session)
     }
 
-    /// Gives a new version to a file that is mapped and about to be stored: nobody knows what programs have written since.
+    /// Gives a new version to a file that is mapped and about to be stored: programs may have written since.
     pub(crate) fn note_mapped(&self, inode: &Arc<Inode>, state: &mut State) {
         let cache = state.cache.as_ref();
         if cache.is_some_and(|cache| cache.is_mapped() && !cache.pages().changed().is_empty()) {

@@ -21,7 +21,7 @@ use crate::transaction::Txn;
 use crate::transaction::level::DirDelta;
 use crate::{AminoFs, Durability, Volume, errno, records};
 
-/// See the module's documentation.
+/// The state that one operation sees and changes.
 pub(crate) struct View<'a> {
     fs: &'a Volume,
     within: Option<&'a Arc<Txn>>,
@@ -196,15 +196,15 @@ impl View<'_> {
         self.lock(owner, &resource(), mode)
     }
 
-    /// This operation's version of a table's inode.
+    /// The inode as this operation sees it: the innermost copy of its transactions, else `base`.
     pub(crate) fn current(&self, base: Arc<Inode>) -> Arc<Inode> {
         let Some(txn) = self.within else { return base };
         let found = |txn: &Arc<Txn>| txn.level.lock().inodes.get(&base.ino).cloned();
         txn.chain().find_map(found).unwrap_or(base)
     }
 
-    /// The inode behind a node of this file system. ESTALE for one whose transaction made it and was aborted, or is
-    /// another's.
+    /// The inode behind a node of this file system. ESTALE if another transaction made the inode and has not committed, or if
+    /// the transaction that made it was aborted.
     pub(crate) fn inode(&self, node: &Node) -> Result<Arc<Inode>> {
         let base = node.pin_arc::<Inode>().ok_or(Errno::ESTALE)?;
         let inode = self.current(base);
@@ -277,7 +277,7 @@ impl View<'_> {
         copy
     }
 
-    /// What the transaction has made of `name` in a directory: nothing said, nothing there, or an inode.
+    /// The transaction's change of `name` in a directory: `None` if there is none, `Some(None)` if the name was removed.
     pub(crate) fn overlaid(&self, dir: u64, name: &[u8]) -> Option<Option<Arc<Inode>>> {
         let (_, target) = self.overlaid_entry(dir, name)?;
         Some(target.map(|base| self.current(base)))
@@ -296,8 +296,7 @@ impl View<'_> {
         })
     }
 
-    /// Up to `most` of the names that the transaction made stand for something in a directory, by cookie from `start` on: those that
-    /// `is_wanted` is true of.
+    /// Up to `most` names that the transaction has added or replaced in a directory, from cookie `start` on, for which `is_wanted` is true.
     pub(crate) fn names_made(
         &self,
         dir: u64,

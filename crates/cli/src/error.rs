@@ -65,7 +65,7 @@ pub enum Error {
     #[error("--json: a dump goes to standard output")]
     DumpAndJson,
     /// Signals could not be blocked.
-    #[error("cannot hold signals: {0}")]
+    #[error("cannot block signals: {0}")]
     Signals(#[source] io::Error),
     /// Transactions of a profile were lost. Each has been reported.
     #[error("{0} transactions of the profile could not be committed")]
@@ -371,7 +371,9 @@ fn daemon_hint(error: &DaemonError) -> Option<String> {
 fn missing_place() -> Option<&'static str> {
     let missing = |path| !Path::new(path).exists();
     if missing("/proc/self") {
-        Some("/proc is not mounted here; amino finds itself, processes and descriptors there")
+        Some(
+            "/proc is not mounted here; amino needs it to find its own executable, processes and descriptors",
+        )
     } else if missing("/dev/null") {
         Some("/dev/null is missing here; amino needs it for the process that owns the store")
     } else {

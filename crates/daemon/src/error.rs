@@ -19,7 +19,7 @@ pub enum Error {
     #[error("{}", .0.text)]
     Reported(Report),
     /// Signals could not be blocked.
-    #[error("cannot hold signals: {0}")]
+    #[error("cannot block signals: {0}")]
     Signals(#[source] io::Error),
     /// No process could be started that owns the store.
     #[error("cannot start aminod, which owns the store: {}", io_error_text(.0))]

@@ -10,7 +10,7 @@ use super::sites::{SITE, Site};
 pub struct Constants {
     /// A call whose r9 is the next instruction's address XOR this passes the filter.
     pub key: u64,
-    /// What an area is recognised by.
+    /// The bytes by which the monitor recognises an area.
     pub magic: [u64; 2],
     /// The devices of the run-time directory, of memfds, and of /proc.
     pub devices: [u64; 3],
@@ -18,7 +18,7 @@ pub struct Constants {
     pub counts: bool,
     /// Notified calls of a process before anything is patched in it.
     pub calls_before: u32,
-    /// The same of all processes of the run, before a library is looked into.
+    /// Notified calls of all processes of the run before it analyses a library.
     pub calls_of_run_before: u32,
     /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
     pub map_after: u32,

@@ -1,6 +1,6 @@
 //! Takes a thread out of a stub when a signal is about to be delivered to it: its registers become those of the library's own
-//! code, before the call or after it. So a handler, and what unwinds the stack from there or jumps away, never sees a stub, and
-//! no handler runs between what a stub has looked at and the call that it makes.
+//! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
+//! between a stub's check and its call.
 
 use goanna_sys::stub::{self, frame, opens};
 use goanna_sys::{procfs, tracee};

@@ -78,14 +78,14 @@ const WRITES_AFTER: u32 = 32;
 pub enum Unused {
     /// The user does not want it.
     Option,
-    /// Changes outside of the store are looked for, transactions are inserted, or an observer is there: every call must be seen.
+    /// The run reports changes outside of the store, inserts transactions, or has an observer of calls: every call must be seen.
     Watched,
     /// Descriptors cannot be distinguished by their device, or there are more mounts than a stub looks for.
     Indistinct,
 }
 
 impl Unused {
-    /// For people.
+    /// The reason, for messages.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Option => "switched off",
@@ -369,7 +369,7 @@ impl InProcess {
         }
     }
 
-    /// Whether a process is to get memory.
+    /// Whether a process is due to get the map of attributes or an area for writes.
     pub fn memory_is_due(&self) -> bool {
         self.map_is_due.load(Ordering::Relaxed) || self.area_is_due.load(Ordering::Relaxed)
     }
@@ -575,7 +575,7 @@ const LIBRARIES: [&str; 8] = [
     "/usr/lib/ld-linux-x86-64.so.2",
 ];
 
-/// What of the usual libraries can be patched, in words, and whether any. `run_dir` is a run-time directory, and `tid` a process that
+/// Describes which of the usual C libraries can be patched, and tells whether any can. `run_dir` is a run-time directory, and `tid` a process that
 /// has this one's memory and waits.
 pub fn check(run_dir: &Path, tid: i32) -> Result<String, String> {
     let reason = |errno: Errno| match errno {
@@ -672,7 +672,7 @@ fn calls_before_in_tests() -> Option<u32> {
     asked.parse().ok().filter(|_| cfg!(debug_assertions))
 }
 
-/// Whether the caller's working directory is one of the host's from which the kernel's walk is ours.
+/// Whether the kernel resolves paths from the caller's working directory as the monitor does.
 fn has_host_directory(call: &Call<'_>) -> bool {
     call.cwd()
         .is_ok_and(|(at, on_host)| on_host && is_plain(call, &at))

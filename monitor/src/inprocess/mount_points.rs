@@ -29,7 +29,7 @@ const ABSENT: u8 = 3;
 /// One has appeared since, or may have.
 const APPEARED: u8 = 4;
 
-/// See the module's documentation.
+/// The mount points of a run, and whether any exists on the host.
 #[derive(Debug)]
 pub struct MountPoints {
     /// Their paths; none where one of them is not in the root directory. A directory on the way to another one can be replaced.
@@ -63,7 +63,7 @@ impl MountPoints {
         self.change(UNASKED, ASKED);
     }
 
-    /// Whether the question is open; it is this caller's to answer then.
+    /// Takes the request to look for the mount points. False if there is none, or another caller has taken it.
     pub fn take_request(&self) -> bool {
         self.state.load(SeqCst) == ASKED && self.change(ASKED, UNKNOWN)
     }
@@ -73,7 +73,7 @@ impl MountPoints {
         self.state.load(SeqCst) == ABSENT
     }
 
-    /// Whether stubs may have been told that none exists, which has changed.
+    /// Whether a mount point may have appeared after stubs were set to assume that none exists.
     pub fn have_appeared(&self) -> bool {
         self.state.load(SeqCst) == APPEARED
     }
@@ -89,7 +89,7 @@ impl MountPoints {
         !self.paths.is_empty() && shares_mounts(tid)
     }
 
-    /// Watches for the mount points. Whether none exists; not where that cannot be watched.
+    /// Watches for the mount points. Returns whether none exists; false if they cannot be watched.
     pub fn watch(&self, monitor: &Arc<Monitor>) -> bool {
         let Ok(inotify) = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) else {
             return false;

@@ -26,8 +26,7 @@ pub struct RunMap {
 }
 
 impl RunMap {
-    /// That of the first mount that has one. Else, and where something is mounted in a mount, which the map would not see, one without
-    /// attributes. `None` if the system does not let programs map one.
+    /// The map of the first mount that has one. If there is none, or if a mount point lies inside a mount, an empty map. `None` if the system does not let programs map one.
     pub(super) fn of(mounts: &Mounts) -> Option<Self> {
         let mut all = mounts.iter().filter(|_| !mounts.nested());
         let found = all.find_map(|mount| Some((mount, attributes(mount)?.map()?)));

@@ -255,7 +255,7 @@ impl Area {
         self.library.counter.map(|counter| self.base + counter)
     }
 
-    /// The calls that `tid` has answered in the process since it was last asked. It is the program's own word.
+    /// The calls that `tid` has answered in the process since it was last asked. The program can write any number there.
     fn count(&mut self, tid: i32) -> u64 {
         let mut word = [0; 8];
         let counter = self.counter().filter(|_| self.is_written);
@@ -336,7 +336,7 @@ impl State {
 }
 
 impl Space {
-    /// Of a program that `owner` has just executed.
+    /// The space of a program that `owner` has just executed.
     pub fn new(owner: i32) -> Self {
         Self {
             owner,
@@ -345,7 +345,7 @@ impl Space {
         }
     }
 
-    /// One that nothing is ever patched in.
+    /// A space in which nothing is ever patched.
     pub fn unused(owner: i32) -> Self {
         let space = Self::new(owner);
         space.state.lock().is_off = true;
@@ -359,7 +359,7 @@ impl Space {
         space
     }
 
-    /// That of a program which `owner` has executed in the place of this one's.
+    /// The space of the program that replaces this one.
     pub fn executed(&self, owner: i32) -> Self {
         let old = self.state.lock();
         let new = if old.own_filters {
@@ -371,7 +371,7 @@ impl Space {
         new
     }
 
-    /// The copy that a new process has.
+    /// The copy for a new process.
     pub fn copied(&self, owner: i32) -> Self {
         let mut state = self.state.lock().clone();
         if state.areas.is_empty() {

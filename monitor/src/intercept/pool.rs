@@ -204,7 +204,7 @@ fn attempt(
     outcome
 }
 
-/// A reply that fails finds its tracee dead.
+/// Sends the answer. A reply fails if the tracee has died.
 fn reply(
     monitor: &Arc<Monitor>,
     listener: &Arc<Listener>,
@@ -279,10 +279,9 @@ fn restart(
     listener.reply(notification.id, Reply::Value(-code))
 }
 
-/// What the kernel's own calls answer when a signal ends their wait: it restarts the call or makes it EINTR, as the
-/// signal's handler was installed.
+/// The result by which the kernel restarts a call, or returns EINTR if the signal's handler lacks SA_RESTART.
 const ERESTARTSYS: i64 = 512;
-/// As `ERESTARTSYS`, and never EINTR: what natively does not wait, or not so that a signal could end it.
+/// The result by which the kernel always restarts a call: for calls that no signal interrupts natively.
 const ERESTARTNOINTR: i64 = 513;
 
 /// Replies with what `work` answers, or parks the caller when that takes long. EAGAIN where no thread can be started.

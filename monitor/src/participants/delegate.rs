@@ -1,5 +1,5 @@
 //! Operations on a store that the monitor's process performs for a tracee that has requested them over a socket: `aminod`
-//! does so for an `amino import` that runs inside `amino run`. They belong to the tracee's transaction, as its calls do.
+//! does so for offline commands, such as `amino import`, that run inside `amino run`. They belong to the tracee's transaction, as its calls do.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -146,8 +146,8 @@ impl Participants {
             if let Some(note) = &self.note {
                 let limit = limit >> 20;
                 note.line(&format!(
-                    "a transaction has reached its limit of {limit} MiB of changes: what would add to it fails \
-                     (No space left on device), the disk is not full; smaller transactions have room"
+                    "a transaction has reached its limit of {limit} MiB of changes: calls that would exceed it \
+                     fail with ENOSPC, although the disk is not full; use smaller transactions"
                 ));
             }
         }

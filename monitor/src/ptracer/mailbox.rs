@@ -72,7 +72,7 @@ pub enum Message {
     Look,
 }
 
-/// See the module's documentation.
+/// The messages that wait for the supervisor.
 #[derive(Default)]
 pub struct Mailbox {
     state: Mutex<State>,

@@ -68,18 +68,18 @@ pub struct Supervisor {
     lineage: Lineage,
     /// New threads that stopped before the stop of the thread that started them, which shows what they inherit.
     early: HashMap<i32, Stopped>,
-    /// Those that have the filter of participants.
+    /// Threads that have the filter of participants.
     filtered: HashSet<i32>,
     /// How many filters the command starts with: its launcher's and our first.
     first_filters: u32,
     injector: Injector,
-    /// Where tracees send descriptors to that we may not take.
+    /// The inbox for descriptors that the monitor may not copy.
     descriptor_inbox: Option<Arc<DescriptorInbox>>,
     /// Threads at the stops of transaction calls that wait until another process has that filter.
     joining: HashMap<i32, Joining>,
     /// Threads in calls that are about to change a path outside of their transaction.
     watched: HashMap<i32, Vec<u8>>,
-    /// Those that are executing a program that a rule of the profile is for.
+    /// Threads that execute a program to which a rule of the profile applies.
     entering: HashMap<i32, Entering>,
     core_files: CoreFiles,
     observed: Observed,

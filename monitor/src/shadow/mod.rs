@@ -335,9 +335,8 @@ impl Shadows {
         Ok(())
     }
 
-    /// A new `O_PATH` descriptor of `place`. If a notification will install it (`installed`), it is another descriptor that stands for
-    /// such a one. If calls that write come to the monitor (`sees_writes`), it is open for writing, to a file that cannot be written:
-    /// then the kernel answers EBADF to calls that would read.
+    /// A descriptor for an `O_PATH` open of `place`. A notification (`installed`) cannot install one with `O_PATH`: then it is a descriptor of a sealed memfd,
+    /// which is write-only if calls that write come to the monitor (`sees_writes`), so that reads fail with EBADF.
     pub fn reference(&self, place: &Place, sees_writes: bool, installed: bool) -> Result<OwnedFd> {
         let place = place.clone();
         let made = memfile::sealed(c"path", |_| Ok::<_, Errno>(()))?;

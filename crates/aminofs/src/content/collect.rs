@@ -138,7 +138,7 @@ fn reap(inode: &Inode, state: &mut State, out: &mut Changes) -> bool {
     true
 }
 
-/// Stores that the file has no names. Nobody can reach its content after a crash, so what is not stored yet stays
+/// Writes the orphan record of a file without names. No process can reach its content after a crash, so what is not stored yet stays
 /// in memory; the size covers what is stored.
 fn put_orphan(inode: &Inode, state: &mut State, out: &mut Changes) {
     let mut meta = state.meta.clone();

@@ -117,7 +117,7 @@ impl View<'_> {
         self.dirty_pages(state, end - 1, end);
     }
 
-    /// Shifts what begins at `offset`, by `len` bytes, within an operation. The content object is there. EINVAL for ranges of
+    /// Shifts what begins at `offset`, by `len` bytes, within an operation. The content is loaded. EINVAL for ranges of
     /// other than whole blocks, and for a range that does not end, or begin, in the file.
     fn shift(
         &self,

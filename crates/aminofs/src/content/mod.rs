@@ -1,4 +1,4 @@
-//! The content of files: reads and writes through cache objects, and tracks which content the store does not have yet.
+//! Reads and writes the content of files through cache objects, and tracks which content the store does not have yet.
 
 pub(crate) mod collect;
 pub(crate) mod cost;

@@ -1,5 +1,4 @@
-//! Questions about a cache object in use, such as whether a program writes to it; and moving one that outgrew memory to a host file, while
-//! its writer has it open.
+//! Moves a cache object that has outgrown memory to a host file, while its writer has it open, and tests whether programs write to one.
 
 use goanna_vfs::{Node, Opened, Result};
 

@@ -32,7 +32,7 @@ fn clear_set_ids(caller: &Caller, state: &mut State) {
 }
 
 impl State {
-    /// A new open file description of the content, which is there.
+    /// A new open file description of the loaded content.
     fn open_content(&mut self, flags: i32) -> Result<Opened, Errno> {
         let cache = self.cache.as_mut().ok_or(Errno::EIO)?;
         Ok(cache.open(flags))
@@ -67,7 +67,7 @@ impl Volume {
         }
     }
 
-    /// Gives the content object, which is there, another size. What that takes in the log was reserved.
+    /// Resizes the loaded content. The log space for this was reserved.
     pub(crate) fn set_content_size(&self, state: &mut State, size: u64) -> Result<(), Errno> {
         if size != state.meta.size {
             let cache = state.cache.as_ref().ok_or(Errno::EIO)?;

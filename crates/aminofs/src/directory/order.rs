@@ -30,8 +30,8 @@ struct ReadAhead {
     window: usize,
 }
 
-/// Entries that a program may leave out and still be one that looks at one after the other.
-const LEFT_OUT: u64 = 16;
+/// Number of entries that a program may skip and still count as sequential.
+const SKIP_MAX: u64 = 16;
 const WINDOW_MIN: usize = 8;
 const WINDOW_MAX: usize = 64;
 
@@ -54,14 +54,13 @@ impl DirOrder {
         self.entries.insert(cookie, Entry { name, ino, kind });
     }
 
-    /// A program asks for entry `name`. The names of those that it will ask for next: none until it has asked for two near each other, and twice as many each
-    /// time that it asks where those before have ended.
+    /// Returns the names to read ahead when a program looks `name` up: none at first, then a window that doubles each time the program passes its end.
     pub fn read_ahead(&mut self, name: &[u8]) -> Vec<Arc<[u8]>> {
         let Some(&cookie) = self.cookies.get(name) else {
             return Vec::new();
         };
         let ReadAhead { next, window } = self.read_ahead;
-        let goes_on = next > 0 && (next..=next.saturating_add(LEFT_OUT)).contains(&cookie);
+        let goes_on = next > 0 && (next..=next.saturating_add(SKIP_MAX)).contains(&cookie);
         let window = if goes_on {
             (2 * window).clamp(WINDOW_MIN, WINDOW_MAX)
         } else {

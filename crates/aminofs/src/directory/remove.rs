@@ -245,7 +245,7 @@ impl View<'_> {
 }
 
 impl Volume {
-    /// A table's inode has lost its last name.
+    /// Drops the references of the caches to an inode that has lost its last name.
     pub(crate) fn forget_orphan(&self, inode: &Inode) {
         // Its references would keep the inode in memory.
         let idle = self.idle.lock().remove(inode.ino);

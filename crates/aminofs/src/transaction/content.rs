@@ -209,8 +209,8 @@ impl Volume {
                         self.store_copied(copied, into, record);
                     }
                 } else {
-                    // Only the host's disk fails here: of an object in memory all pages are allocated. Whoever has the
-                    // file open keeps a content that is lost; whoever opens it gets the one that was committed.
+                    // This fails only if the object is a host file: all pages of one in memory are allocated. Programs that have the file
+                    // open keep the old object, whose changes are lost; later opens get the committed content.
                     self.replace(from, into);
                     if let Some(cache) = &mut into.cache {
                         cache.leave_descriptors_behind();

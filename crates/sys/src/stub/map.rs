@@ -64,7 +64,7 @@ const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 
 const _: () = assert!(SLOT_STATX + STATX_SIZE <= SLOT_SIZE);
 const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
 
-/// See the module's documentation.
+/// A map of attributes. This process alone can write to it.
 #[derive(Debug)]
 pub struct AttributeMap {
     file: OwnedFd,

@@ -38,7 +38,7 @@ const SLOT_HIGH: usize = 32;
 /// After this many grants in a row under which the process has written nothing, a file gets a grant only at the second write in a row.
 const UNUSED_MAX: u32 = 4;
 
-/// See the module's documentation.
+/// The grants of one process, and its writes under them.
 #[derive(Debug)]
 pub struct WriteArea {
     file: OwnedFd,

@@ -22,7 +22,7 @@ pub enum Native {
     },
 }
 
-/// A fresh open file description. That of a cache object is made when it is first needed; until then the object has a claim instead.
+/// A fresh open file description. That of a cache object is made when it is first needed; until then a claim makes the object count as open.
 #[derive(Debug)]
 pub struct Description {
     made: OnceLock<OwnedFd>,
@@ -47,7 +47,7 @@ impl Description {
         self.made.get().ok_or(Errno::EBADF)
     }
 
-    /// As [`Description::fd`], for good.
+    /// The descriptor, which the caller owns from now on.
     pub fn into_fd(self) -> Result<OwnedFd, Errno> {
         self.fd()?;
         self.made.into_inner().ok_or(Errno::EBADF)
@@ -84,7 +84,7 @@ impl Opened {
         self.description.fd()
     }
 
-    /// As [`Opened::fd`], for good.
+    /// The descriptor, which the caller owns from now on.
     pub fn into_fd(self) -> Result<OwnedFd, Errno> {
         self.description.into_fd()
     }

@@ -43,7 +43,7 @@ pub fn message(descriptor_inbox: &DescriptorInbox, tid: i32, fd: i32, address: u
     image
 }
 
-/// See the module's documentation.
+/// Makes a thread send a descriptor to the monitor.
 pub struct Fetch {
     task: Arc<Task>,
     pid: i32,

@@ -8,7 +8,7 @@ use super::Step;
 use crate::ptracer::rewrite::filter_image;
 use crate::table::filter::compile_participant;
 
-/// See the module's documentation.
+/// Installs the filter of participants in all threads of a program.
 #[derive(Default)]
 pub(super) struct InstallFilter {
     /// The address of the filter in the tracee's memory.

@@ -26,7 +26,7 @@ pub struct Memory {
     pub is_private: bool,
 }
 
-/// See the module's documentation.
+/// Maps shared memory in a process.
 pub struct MapMemory {
     number: Number,
     memory: Memory,

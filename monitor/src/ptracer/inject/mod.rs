@@ -23,23 +23,23 @@ use filter::InstallFilter;
 use map::MapMemory;
 pub use receive::Receive;
 
-/// What a script says.
+/// The next step of a script.
 enum Step {
     /// This call, with these arguments.
     Call(i64, [u64; 6]),
-    /// That was all.
+    /// The script has ended.
     Done,
 }
 
 /// A script: the calls that a tracee is made to perform.
 enum Script {
-    /// Of one that was interrupted somewhere.
+    /// Installs a filter in a thread that was interrupted anywhere.
     InstallFilter(InstallFilter),
-    /// Of one that was interrupted in a call which the monitor has answered.
+    /// Maps memory in a thread whose call the monitor has answered.
     MapMemory(MapMemory),
-    /// Of one whose own call has failed, which then has this script's result.
+    /// Receives a descriptor; the thread's failed call returns the script's result.
     Receive(Box<Receive>),
-    /// Of one that then makes its own call.
+    /// Sends a descriptor to the monitor; the thread then makes its own call.
     Fetch(Box<Fetch>),
 }
 
@@ -82,15 +82,15 @@ struct Injection {
     waiting: Vec<i32>,
 }
 
-/// What a stop of a tracee with an injection was.
+/// The effect of a stop on an injection.
 pub enum Stop {
-    /// Nothing of ours: the thread is still stopped.
+    /// The stop does not concern the injection; the thread is still stopped.
     Foreign(Stopped),
     /// The injection continues, or no call waits for its end.
     Taken,
     /// The thread has received its descriptor, or an error; and as what follows.
     Received(i64, Box<Self>),
-    /// The filter is there, or cannot be; the threads that waited for it.
+    /// The filter was installed, or could not be; the threads that waited for it.
     Filtered(Result<(), Errno>, Vec<i32>),
 }
 
@@ -141,8 +141,8 @@ impl Injector {
         Ok(())
     }
 
-    /// Lets the thread, which is at the exit stop of a call, run `script` before it continues with `saved`, in which rax will be what
-    /// came of it. Without a place for the calls of the script the thread is still stopped.
+    /// Lets the thread, which is at the exit stop of a call, run `script` before it continues with `saved`, in which rax will be the
+    /// script's result. If the vDSO has no syscall instruction, the thread is still stopped.
     pub fn receive(&mut self, stopped: Stopped, saved: Registers, script: Receive) -> Stop {
         let tid = stopped.tid();
         let Ok(instruction) = syscall_instruction(tid) else {

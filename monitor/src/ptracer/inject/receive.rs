@@ -20,7 +20,7 @@ use super::fetch::{message, text};
 use crate::process::task::Task;
 use crate::ptracer::rewrite::{Refused, Registers};
 
-/// See the module's documentation.
+/// Makes a thread receive a descriptor over a socket pair.
 pub struct Receive {
     task: Arc<Task>,
     refused: Refused,

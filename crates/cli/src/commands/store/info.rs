@@ -104,7 +104,7 @@ fn inside(dir: &Path, facts: &Facts, owner: Option<(i32, usize)>) -> Lines {
     }
     put_kept(&mut lines, &facts.kept);
     match owner {
-        None => lines.put("open by", "open_by", "nobody else", Value::Null),
+        None => lines.put("open by", "open_by", "no other process", Value::Null),
         Some((pid, runs)) => {
             let commands = if runs == 1 { "command" } else { "commands" };
             let shown = format!("process {pid} ({}), for {runs} {commands}", NAME);
