@@ -67,10 +67,10 @@ pub fn prepare() -> io::Result<Signals> {
     // The number of files in use depends on this limit; tracees keep their former limit.
     let _ = limits::raise_nofile();
     limits::widen_descriptor_table();
-    hold_signals()
+    block_signals()
 }
 
 /// Blocks the signals that would end this process while it waits for a command. Call this before the first thread is started.
-pub fn hold_signals() -> io::Result<Signals> {
-    Signals::hold()
+pub fn block_signals() -> io::Result<Signals> {
+    Signals::block()
 }

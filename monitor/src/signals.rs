@@ -1,6 +1,6 @@
-//! Signals to the monitor or the launcher: which of them it blocks and passes on to the command (`HELD`), and which end the run.
+//! Signals to the monitor or the launcher: which of them it blocks and passes on to the command (`BLOCKED`), and which end the run.
 //!
-//! Signals that would end the monitor are blocked in all its threads, those of back ends included, so they must be held
+//! Signals that would end the monitor are blocked in all its threads, those of back ends included, so they must be blocked
 //! before the first thread is started: a monitor that Ctrl-C kills would not close its stores. The command gets the signals that
 //! were meant for it; those that a terminal sends to the whole foreground group reach it anyway. Where the run is one
 //! transaction, a second request to end ends it. `amino txn run` has signals of its own (`crates/session/src/subprocess.rs`).
@@ -16,8 +16,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
-/// The signals that are held.
-const HELD: [Signal; 7] = [
+/// The signals that are blocked.
+const BLOCKED: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGQUIT,
     Signal::SIGTERM,
@@ -28,27 +28,28 @@ const HELD: [Signal; 7] = [
     Signal::SIGIO,
 ];
 
-/// Held signals. They stay held until the process ends: a signal that arrives after the command's end must not end the monitor
+/// Blocked signals. They stay blocked until the process ends: a signal that arrives after the command's end must not end the monitor
 /// before its stores are closed.
 #[derive(Debug, Clone, Copy)]
 pub struct Signals {
     before: SigSet,
-    held: SigSet,
+    blocked: SigSet,
 }
 
 impl Signals {
-    /// Holds these signals in this thread and in all threads that it starts.
-    pub(crate) fn hold() -> io::Result<Self> {
-        let held: SigSet = HELD.into_iter().collect();
+    /// Blocks these signals in this thread and in all threads that it starts.
+    pub(crate) fn block() -> io::Result<Self> {
+        let blocked: SigSet = BLOCKED.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
-        held.thread_block()?;
-        Ok(Self { before, held })
+        blocked.thread_block()?;
+        Ok(Self { before, blocked })
     }
 
     /// The signals that must not be blocked in the command.
     pub fn of_command(&self) -> Vec<i32> {
         let ours = |signal: &Signal| !self.before.contains(*signal);
-        HELD.into_iter()
+        BLOCKED
+            .into_iter()
             .filter(ours)
             .map(|signal| signal as i32)
             .collect()
@@ -59,7 +60,7 @@ impl Signals {
     pub fn forward_to(&self, pid: i32, end: Option<End>) -> io::Result<()> {
         // When it has been reaped, its id may belong to another process.
         let process = pidfd::open_process(pid)?;
-        let arrived = SignalFd::with_flags(&self.held, SfdFlags::SFD_CLOEXEC)?;
+        let arrived = SignalFd::with_flags(&self.blocked, SfdFlags::SFD_CLOEXEC)?;
         let forward = move || {
             let mut requests = Requests::default();
             loop {

@@ -354,7 +354,7 @@ impl Volume {
             return;
         }
         drop(state);
-        self.park(&inode);
+        self.add_idle(&inode);
     }
 
     fn forget_mapped(&self, ino: u64) {

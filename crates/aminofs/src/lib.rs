@@ -173,7 +173,7 @@ impl Volume {
         prepare_cache_dir(store_dir)?;
         let records = Box::new(store.clone());
         let fs = Arc::new(Self::over(store_dir, options, store, records, false)?);
-        fs.bury_orphans()?;
+        fs.remove_orphans()?;
         let weak: Weak<Self> = Arc::downgrade(&fs);
         fs.store.set_source(weak as Weak<dyn DirtySource>);
         let housekeeper = housekeeping::start(&fs).map_err(|source| Error::Host {
@@ -314,7 +314,7 @@ impl Volume {
         }
     }
 
-    fn bury_orphans(&self) -> std::result::Result<(), Error> {
+    fn remove_orphans(&self) -> std::result::Result<(), Error> {
         let mut failure = None;
         self.store
             .scan(Bound::Unbounded, key::ORPHAN_TAG, &mut |raw, _| {

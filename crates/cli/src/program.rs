@@ -31,20 +31,20 @@ pub fn amino() -> ExitCode {
         return report(served.map(|()| 0).map_err(Error::from));
     }
     start::<Amino>("amino", |args| {
-        let loud = args.loudness;
+        let verbosity = args.verbosity;
         match args.command {
-            Command::Run(run) => run::amino(run, loud),
-            Command::Txn(args) => txn::txn(args, loud),
+            Command::Run(run) => run::amino(run, verbosity),
+            Command::Txn(args) => txn::txn(args, verbosity),
             Command::Ls(ls) => list::ls(&ls),
             Command::Cat(cat) => list::cat(&cat),
             Command::Stat(stat) => list::stat(&stat),
             Command::Tree(tree) => list::tree(&tree),
-            Command::Import(import) => copy::import(&import, loud),
-            Command::Export(export) => copy::export(&export, loud),
-            Command::Dump(args) => dump::dump(&args, loud),
-            Command::Load(args) => dump::load(&args, loud),
-            Command::Compact(args) => compact::compact(&args, loud),
-            Command::Fsck(fsck) => fsck::fsck(&fsck, loud),
+            Command::Import(import) => copy::import(&import, verbosity),
+            Command::Export(export) => copy::export(&export, verbosity),
+            Command::Dump(args) => dump::dump(&args, verbosity),
+            Command::Load(args) => dump::load(&args, verbosity),
+            Command::Compact(args) => compact::compact(&args, verbosity),
+            Command::Fsck(fsck) => fsck::fsck(&fsck, verbosity),
             Command::Info(info) => info::info(&info),
             Command::Daemon(args) => daemon::daemon(&args),
             Command::Common(common) => print_common(&common, Amino::command()),
@@ -56,10 +56,10 @@ pub fn amino() -> ExitCode {
 pub fn goanna() -> ExitCode {
     use goanna::Command;
     start::<Goanna>("goanna", |args| match args.command {
-        Command::Run(run) => run::goanna(run, args.loudness),
+        Command::Run(run) => run::goanna(run, args.verbosity),
         Command::Check(check) => inspect::check(&check),
         Command::Aes(args) => aes::aes(&args),
-        Command::Iso(iso) => iso::iso(&iso, args.loudness),
+        Command::Iso(iso) => iso::iso(&iso, args.verbosity),
         Command::Syscalls(syscalls) => inspect::syscalls(&syscalls),
         Command::Common(common) => print_common(&common, Goanna::command()),
     })

@@ -79,7 +79,7 @@ impl View<'_> {
             let size = if keep_size { size } else { size.max(end) };
             self.resize(caller, &inode, &mut state, size)
         })?;
-        self.park(&inode);
+        self.add_idle(&inode);
         Ok(())
     }
 

@@ -12,7 +12,7 @@ const EVICT_MAX: usize = 4;
 
 impl Volume {
     /// Puts the content of an unused file into the idle list. The caller holds no lock.
-    pub(crate) fn park(&self, inode: &Arc<Inode>) {
+    pub(crate) fn add_idle(&self, inode: &Arc<Inode>) {
         if inode.under.is_some() {
             return;
         }
@@ -48,12 +48,12 @@ impl Volume {
             let Some(inode) = inode else { return };
             if self.evict(&inode).is_err() {
                 // What could not be stored stays.
-                self.park_again(&inode);
+                self.add_idle_again(&inode);
             }
         }
     }
 
-    fn park_again(&self, inode: &Arc<Inode>) {
+    fn add_idle_again(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
         let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
         // The last name may have gone meanwhile; an orphan is removed when no process has it open.

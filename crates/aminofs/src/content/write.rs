@@ -314,7 +314,7 @@ impl View<'_> {
             resize()?;
         }
         self.release_if_closed(inode.base());
-        self.park(&inode);
+        self.add_idle(&inode);
         Ok(())
     }
 }

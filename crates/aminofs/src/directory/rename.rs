@@ -14,7 +14,7 @@ use crate::inode::{Home, Inode, Seen, now, schema_kind};
 use crate::view::View;
 
 /// A name in a directory.
-struct WritePosition<'a> {
+struct EntryName<'a> {
     dir: &'a Arc<Inode>,
     name: &'a Arc<[u8]>,
 }
@@ -58,11 +58,11 @@ impl View<'_> {
         check_name(to)?;
         let (from_dir, to_dir) = (self.dir(from_dir)?, self.dir(to_dir)?);
         let (from, to): (Arc<[u8]>, Arc<[u8]>) = (Arc::from(from), Arc::from(to));
-        let from = WritePosition {
+        let from = EntryName {
             dir: &from_dir,
             name: &from,
         };
-        let to = WritePosition {
+        let to = EntryName {
             dir: &to_dir,
             name: &to,
         };
@@ -79,8 +79,8 @@ impl View<'_> {
     fn rename_once(
         &self,
         guard: &OpGuard<'_>,
-        from: &WritePosition<'_>,
-        to: &WritePosition<'_>,
+        from: &EntryName<'_>,
+        to: &EntryName<'_>,
         exchange: bool,
         no_replace: bool,
     ) -> Result<Option<Arc<Inode>>> {
@@ -133,8 +133,8 @@ impl View<'_> {
     fn plan_move(
         &self,
         inode: &Arc<Inode>,
-        from: &WritePosition<'_>,
-        to: &WritePosition<'_>,
+        from: &EntryName<'_>,
+        to: &EntryName<'_>,
         time: Timestamp,
         changes: &mut Changes,
     ) -> Result<()> {
@@ -163,8 +163,8 @@ impl View<'_> {
     fn apply_move(
         &self,
         inode: &Arc<Inode>,
-        from: &WritePosition<'_>,
-        to: &WritePosition<'_>,
+        from: &EntryName<'_>,
+        to: &EntryName<'_>,
         time: Timestamp,
     ) {
         let mut state = inode.state.lock();
@@ -190,9 +190,9 @@ impl View<'_> {
     fn replace(
         &self,
         guard: &OpGuard<'_>,
-        from: &WritePosition<'_>,
+        from: &EntryName<'_>,
         source: &Arc<Inode>,
-        to: &WritePosition<'_>,
+        to: &EntryName<'_>,
         target: Option<&Arc<Inode>>,
     ) -> Result<()> {
         if let Some(target) = target {
@@ -233,9 +233,9 @@ impl View<'_> {
     fn exchange(
         &self,
         guard: &OpGuard<'_>,
-        from: &WritePosition<'_>,
+        from: &EntryName<'_>,
         source: &Arc<Inode>,
-        to: &WritePosition<'_>,
+        to: &EntryName<'_>,
         target: &Arc<Inode>,
     ) -> Result<()> {
         let time = now();
@@ -254,17 +254,17 @@ impl View<'_> {
     /// The name stands for `inode` now, and for something of kind `old` before; it keeps its place in the directory.
     fn entry_changed(
         &self,
-        position: &WritePosition<'_>,
+        entry: &EntryName<'_>,
         inode: &Arc<Inode>,
         old: FileKind,
         time: Timestamp,
     ) {
         let subdirs = i64::from(is_dir(inode)) - i64::from(old == FileKind::Directory);
-        if self.overlay_entry(position.dir, position.name, Some(inode), (0, subdirs), time) {
+        if self.overlay_entry(entry.dir, entry.name, Some(inode), (0, subdirs), time) {
             return;
         }
         {
-            let mut state = position.dir.state.lock();
+            let mut state = entry.dir.state.lock();
             if is_dir(inode) {
                 state.meta.nlink += 1;
             }
@@ -272,13 +272,13 @@ impl View<'_> {
                 state.meta.nlink = state.meta.nlink.saturating_sub(1);
             }
             if let Some(order) = &mut state.dir {
-                order.set(position.name, inode.ino, inode.kind);
+                order.set(entry.name, inode.ino, inode.kind);
             }
             state.touch(time);
-            self.mark_dirty(position.dir, &mut state);
+            self.mark_dirty(entry.dir, &mut state);
         }
-        let name = Arc::clone(position.name);
+        let name = Arc::clone(entry.name);
         self.dentries
-            .put(position.dir.ino, name, Some(Arc::clone(inode)));
+            .put(entry.dir.ino, name, Some(Arc::clone(inode)));
     }
 }

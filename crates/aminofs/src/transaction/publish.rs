@@ -78,7 +78,7 @@ impl Volume {
         match published {
             Ok(ref touched) => {
                 self.report(touched);
-                touched.iter().for_each(|inode| self.park(inode));
+                touched.iter().for_each(|inode| self.add_idle(inode));
             }
             Err(_) => super::discard(&level.lock()),
         }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use goanna_manual::HELP_COLUMNS;
 
 use super::common::{
-    CommandLine, Common, Engine, Intercept, Keep, Level, Listing, Loudness, Outside, StatsFormat,
+    CommandLine, Common, Engine, Intercept, Keep, Level, Listing, Outside, StatsFormat, Verbosity,
     listing_help, run_status, spec_help,
 };
 use super::txn::Txn;
@@ -22,7 +22,7 @@ use super::txn::Txn;
 pub struct Amino {
     /// How much to say.
     #[command(flatten)]
-    pub loudness: Loudness,
+    pub verbosity: Verbosity,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

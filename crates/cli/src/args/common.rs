@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 /// Options that every command takes.
 #[derive(Debug, Clone, Copy, Default, Args)]
-pub struct Loudness {
+pub struct Verbosity {
     /// Print more on stderr: each file copied; with --stats every kind of call
     #[arg(short, long, global = true, action = clap::ArgAction::Count, display_order = 900)]
     pub verbose: u8,

@@ -5,7 +5,7 @@ use goanna_manual::HELP_COLUMNS;
 
 use super::aes::Aes;
 use super::amino::How;
-use super::common::{Common, Loudness, run_status, spec_help};
+use super::common::{Common, Verbosity, run_status, spec_help};
 use super::iso::Iso;
 
 /// Run unmodified programs with file systems of your own, without root, FUSE or a mount
@@ -18,7 +18,7 @@ use super::iso::Iso;
 pub struct Goanna {
     /// How much to say.
     #[command(flatten)]
-    pub loudness: Loudness,
+    pub verbosity: Verbosity,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -10,5 +10,5 @@ pub mod iso;
 pub mod txn;
 
 pub use self::amino::Amino;
-pub use self::common::{Common, Engine, Listing, Loudness, Shell, StatsFormat};
+pub use self::common::{Common, Engine, Listing, Shell, StatsFormat, Verbosity};
 pub use self::goanna::Goanna;

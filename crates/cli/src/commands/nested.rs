@@ -12,13 +12,13 @@ use goanna_session::Error as SessionError;
 use goanna_vfs::{Errno, mount_list};
 
 use super::txn;
-use crate::args::Loudness;
+use crate::args::Verbosity;
 use crate::args::amino::Run;
 use crate::args::common::{Intercept, Level, Outside};
 use crate::error::Error;
 
 /// Runs the command in the run that this process is in. Without a named store it uses the mounted one.
-pub fn run(args: &Run, loud: Loudness) -> Result<u8, Error> {
+pub fn run(args: &Run, verbosity: Verbosity) -> Result<u8, Error> {
     if let Some(option) = option_of_outermost(args) {
         return Err(Error::OutermostOnly(option));
     }
@@ -31,7 +31,7 @@ pub fn run(args: &Run, loud: Loudness) -> Result<u8, Error> {
     }
     let command = &args.how.run.command;
     if args.txn {
-        return txn::run(command, 0, loud);
+        return txn::run(command, 0, verbosity);
     }
     Err(execute(command))
 }

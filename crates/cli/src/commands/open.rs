@@ -12,7 +12,7 @@ use goanna_session::store::{self, Create, Opening};
 use goanna_session::{Error as SessionError, Level, credentials};
 
 use crate::args::amino::StoreArg;
-use crate::args::{Engine, Loudness};
+use crate::args::{Engine, Verbosity};
 use crate::error::Error;
 use crate::report::messages::{self, note};
 use crate::report::names;
@@ -56,9 +56,9 @@ impl StoreHandle {
         arg: &StoreArg,
         create: Create,
         engine: Option<Engine>,
-        loud: Loudness,
+        verbosity: Verbosity,
     ) -> Result<Self, Error> {
-        Self::open(arg, Access::Change, create, engine, loud)
+        Self::open(arg, Access::Change, create, engine, verbosity)
     }
 
     fn open(
@@ -66,7 +66,7 @@ impl StoreHandle {
         access: Access,
         create: Create,
         engine: Option<Engine>,
-        loud: Loudness,
+        verbosity: Verbosity,
     ) -> Result<Self, Error> {
         let dir = store_dir(arg)?;
         let caller = credentials::current();
@@ -80,7 +80,7 @@ impl StoreHandle {
             &dir,
             |owner| Ok(attach(owner)?.map(Opened::Remote)),
             || {
-                let made = |text: &str| note(text, loud);
+                let made = |text: &str| note(text, verbosity);
                 let fs = store::open_or_make(&dir, opening, &caller, made);
                 fs.map(Opened::Own)
             },
@@ -91,8 +91,8 @@ impl StoreHandle {
     /// Opens an existing store to read its present state; with `salvage` the readable part of a damaged store.
     pub fn open_to_read(arg: &StoreArg, salvage: bool) -> Result<Self, Error> {
         if !salvage {
-            let loud = Loudness::default();
-            return Self::open(arg, Access::Read, Create::Never, None, loud);
+            let verbosity = Verbosity::default();
+            return Self::open(arg, Access::Read, Create::Never, None, verbosity);
         }
         let (dir, salvage) = salvaged(&store_dir(arg)?)?;
         let fs = store::open(&dir, EXISTING, &credentials::current())?;

@@ -10,7 +10,7 @@ use super::nested;
 use super::open::store_dir;
 use crate::args::amino::{self, How};
 use crate::args::common::Keep;
-use crate::args::{Loudness, StatsFormat, goanna};
+use crate::args::{StatsFormat, Verbosity, goanna};
 use crate::error::Error;
 use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{note, show_failure, show_report};
@@ -18,9 +18,9 @@ use crate::report::status::command_end;
 use crate::report::{names, stats};
 
 /// `amino run`.
-pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
+pub fn amino(args: amino::Run, verbosity: Verbosity) -> Result<u8, Error> {
     if goanna_monitor::inside() {
-        return nested::run(&args, loud);
+        return nested::run(&args, verbosity);
     }
     let dir = store_dir(&args.store)?;
     let mut specs = vec![mounts::of_store(
@@ -35,7 +35,7 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
                 "--at {at} hides what the host has there from the command; \
                  a place that does not exist hides nothing"
             ),
-            loud,
+            verbosity,
         );
     }
     specs.extend(mounts(&args.how)?);
@@ -50,17 +50,17 @@ pub fn amino(args: amino::Run, loud: Loudness) -> Result<u8, Error> {
     let profile = args.profile.as_deref();
     plan.profile = profile.map(ProfileSource::read).transpose()?;
     let messages = Messages {
-        note: &|text| note(text, loud),
+        note: &|text| note(text, verbosity),
         failure: &show_failure,
     };
     let trace = trace(&args.how)?;
     let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
     let result = client::run(&dir, plan, argv, intercept, messages, trace)?;
-    conclude(result, args.how.stats, loud)
+    conclude(result, args.how.stats, verbosity)
 }
 
 /// `goanna run`.
-pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
+pub fn goanna(args: goanna::Run, verbosity: Verbosity) -> Result<u8, Error> {
     if goanna_monitor::inside() {
         return Err(Error::Nested);
     }
@@ -76,7 +76,7 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
         types: MOUNT_TYPES,
         owned: None,
         caller: &credentials::current(),
-        note: Reporter::new(move |text| note(text, loud)),
+        note: Reporter::new(move |text| note(text, verbosity)),
         fail: Reporter::new(show_failure),
         observers: Vec::new(),
         trace,
@@ -84,7 +84,7 @@ pub fn goanna(args: goanna::Run, loud: Loudness) -> Result<u8, Error> {
     let result = perform(&plan, environment, |run| {
         Ok(run.command(argv, intercept, &signals)?)
     })?;
-    conclude(result, args.how.stats, loud)
+    conclude(result, args.how.stats, verbosity)
 }
 
 /// The file of `--trace`.
@@ -118,9 +118,13 @@ fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
 }
 
 /// Shows the result of the run. Returns the exit status.
-fn conclude(result: RunResult, format: Option<StatsFormat>, loud: Loudness) -> Result<u8, Error> {
+fn conclude(
+    result: RunResult,
+    format: Option<StatsFormat>,
+    verbosity: Verbosity,
+) -> Result<u8, Error> {
     if let (Some(figures), Some(format)) = (&result.figures, format) {
-        show_report(&stats::text(figures, format, loud.verbose > 0));
+        show_report(&stats::text(figures, format, verbosity.verbose > 0));
     }
     let status = match result.ended {
         Ok(code) => Status::Exited(code),
@@ -128,7 +132,7 @@ fn conclude(result: RunResult, format: Option<StatsFormat>, loud: Loudness) -> R
     };
     if let Some(reason) = result.aborted {
         let why = abort_reason(reason, status);
-        note(&format!("{why}; the transaction was aborted"), loud);
+        note(&format!("{why}; the transaction was aborted"), verbosity);
     }
     if result.lost > 0 {
         return Err(Error::Lost(result.lost));

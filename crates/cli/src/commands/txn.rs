@@ -8,7 +8,7 @@ use goanna_session::Error as SessionError;
 use goanna_session::subprocess::{self, Signals};
 use goanna_sys::plural::counted;
 
-use crate::args::Loudness;
+use crate::args::Verbosity;
 use crate::args::txn::{self, Command, Txn};
 use crate::error::Error;
 use crate::report::messages::note;
@@ -16,7 +16,7 @@ use crate::report::output::Output;
 use crate::report::status::command_end;
 
 /// `amino txn`.
-pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
+pub fn txn(args: Txn, verbosity: Verbosity) -> Result<u8, Error> {
     match args.command {
         Command::Begin(txn::Begin { name, expire }) => {
             let id = match &name {
@@ -51,7 +51,7 @@ pub fn txn(args: Txn, loud: Loudness) -> Result<u8, Error> {
         Command::Run(args) => {
             return match &args.r#in {
                 Some(name) => run_in(name, &args),
-                None => run(&args.run.command, args.retry, loud),
+                None => run(&args.run.command, args.retry, verbosity),
             };
         }
     }
@@ -208,9 +208,9 @@ fn run_in(name: &Name, args: &txn::Run) -> Result<u8, Error> {
 }
 
 /// Runs `command` in a transaction, at most `retry` times more after conflicts.
-pub fn run(command: &[OsString], retry: u32, loud: Loudness) -> Result<u8, Error> {
+pub fn run(command: &[OsString], retry: u32, verbosity: Verbosity) -> Result<u8, Error> {
     let mut signals = Signals::block().map_err(|why| Error::Signals(why.into()))?;
-    let note = |text: &str| note(text, loud);
+    let note = |text: &str| note(text, verbosity);
     let mut repetition = 0;
     let mut failed = None;
     let outcome = amino_client::transaction(retry, || {

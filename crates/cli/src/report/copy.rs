@@ -10,23 +10,23 @@ use serde_json::{Map, Value};
 use super::messages;
 use super::names;
 use super::output::Output;
-use crate::args::Loudness;
+use crate::args::Verbosity;
 use crate::error::Error;
 
 /// Reports a copy to the user.
 pub struct CopyReport {
     bar: ProgressBar,
-    loud: Loudness,
+    verbosity: Verbosity,
 }
 
 /// Whether progress bars are shown at all.
-pub fn shows_progress(loud: Loudness) -> bool {
-    !loud.quiet && std::io::stderr().is_terminal()
+pub fn shows_progress(verbosity: Verbosity) -> bool {
+    !verbosity.quiet && std::io::stderr().is_terminal()
 }
 
 /// A progress indicator for work whose length is not known.
-pub fn spinner(loud: Loudness) -> ProgressBar {
-    if shows_progress(loud) {
+pub fn spinner(verbosity: Verbosity) -> ProgressBar {
+    if shows_progress(verbosity) {
         ProgressBar::new_spinner()
     } else {
         ProgressBar::hidden()
@@ -44,7 +44,7 @@ impl CopyObserver for CopyReport {
         if !self.bar.is_hidden() {
             self.bar.set_message(counts.names().to_string());
         }
-        if self.loud.verbose > 0 {
+        if self.verbosity.verbose > 0 {
             self.line(&names::escape(path));
         }
     }
@@ -58,7 +58,7 @@ impl CopyObserver for CopyReport {
     }
 
     fn notice(&self, path: &[u8], what: &str) {
-        if !self.loud.quiet {
+        if !self.verbosity.quiet {
             self.line(&format!("{}: {what}", names::escape(path)));
         }
     }
@@ -66,13 +66,13 @@ impl CopyObserver for CopyReport {
 
 impl CopyReport {
     /// The report of a copy. `total` is called only if a progress bar is shown.
-    pub fn new(total: impl FnOnce() -> Total, loud: Loudness) -> Self {
-        let bar = if shows_progress(loud) {
+    pub fn new(total: impl FnOnce() -> Total, verbosity: Verbosity) -> Self {
+        let bar = if shows_progress(verbosity) {
             progress_bar(total())
         } else {
             ProgressBar::hidden()
         };
-        Self { bar, loud }
+        Self { bar, verbosity }
     }
 
     fn line(&self, text: &str) {
@@ -84,7 +84,7 @@ impl CopyReport {
         self.bar.finish_and_clear();
         if json {
             Output::new().json(&to_json(summary))?;
-        } else if shows_progress(self.loud) || self.loud.verbose > 0 {
+        } else if shows_progress(self.verbosity) || self.verbosity.verbose > 0 {
             let done = &summary.counts;
             self.line(&format!(
                 "{}, {}, {}, {}, {}; {} of data",

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use goanna_vfs::{escape, escape_message, escape_path};
 
-use crate::args::Loudness;
+use crate::args::Verbosity;
 use crate::error::Error;
 
 static PROGRAM: OnceLock<&'static str> = OnceLock::new();
@@ -25,8 +25,8 @@ pub fn line(text: &str) {
 }
 
 /// Writes a note, unless --quiet is given.
-pub fn note(text: &str, loud: Loudness) {
-    if !loud.quiet {
+pub fn note(text: &str, verbosity: Verbosity) {
+    if !verbosity.quiet {
         line(text);
     }
 }

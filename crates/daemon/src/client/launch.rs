@@ -41,7 +41,7 @@ pub fn run(
     messages: Messages<'_>,
     trace: Option<TraceFile>,
 ) -> Result<RunResult, Error> {
-    let signals = goanna_monitor::hold_signals().map_err(Error::Signals)?;
+    let signals = goanna_monitor::block_signals().map_err(Error::Signals)?;
     for spec in &mut plan.specs {
         let source = spec.source.path_mut();
         *source = std::path::absolute(&*source).map_err(|why| SessionError::host(source, why))?;

@@ -221,7 +221,7 @@ impl Verdict {
     }
 
     /// The verdict of [`compile_participant`].
-    fn of_member(rule: &'static Rule, closes: bool) -> Self {
+    fn of_participant(rule: &'static Rule, closes: bool) -> Self {
         match rule {
             Rule::Read(_) | Rule::ReadIf(..) => Self::always(RET_TRACE),
             Rule::Close if closes => Self::always(RET_TRACE),
@@ -293,7 +293,9 @@ pub fn compile_watch(watch: Watch) -> Vec<Insn> {
 /// them if the transaction has changed the file. With `closes`, when the last close ends a transaction, it also stops calls
 /// that close. Children inherit it, and it stays when the transaction has ended.
 pub fn compile_participant(closes: bool) -> Vec<Insn> {
-    assemble(RET_ALLOW, |entry| Verdict::of_member(&entry.rule, closes))
+    assemble(RET_ALLOW, |entry| {
+        Verdict::of_participant(&entry.rule, closes)
+    })
 }
 
 /// Assembles a program from the verdicts of the table's rows; calls of foreign ABIs and unknown calls get `other`.

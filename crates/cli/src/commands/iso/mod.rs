@@ -11,19 +11,19 @@ use goanna_offline::{ErrorDetails, Tree};
 use goanna_session::credentials;
 use goanna_vfs::caps;
 
-use crate::args::Loudness;
+use crate::args::Verbosity;
 use crate::args::iso::{self, Command, Image, Names};
 use crate::commands::tree::copy::{self, Extraction};
 use crate::commands::tree::list;
 use crate::error::Error;
 
 /// `goanna iso`.
-pub fn iso(args: &iso::Iso, loud: Loudness) -> Result<u8, Error> {
+pub fn iso(args: &iso::Iso, verbosity: Verbosity) -> Result<u8, Error> {
     match &args.command {
         Command::Info(args) => info::info(args),
         Command::Ls(args) => list::print_list(&tree(open(&args.image)?), args.listing, &args.paths),
         Command::Cat(args) => list::print_files(&tree(open(&args.image)?), &args.paths),
-        Command::Extract(args) => extract(args, loud),
+        Command::Extract(args) => extract(args, verbosity),
     }
 }
 
@@ -50,7 +50,7 @@ fn tree(iso: Iso) -> Tree {
     Tree::new(Arc::new(fs), caller).of_image(details)
 }
 
-fn extract(args: &iso::Extract, loud: Loudness) -> Result<u8, Error> {
+fn extract(args: &iso::Extract, verbosity: Verbosity) -> Result<u8, Error> {
     let iso = open(&args.image)?;
     let modes = match iso.namespace() {
         Namespace::RockRidge => Modes::Recorded,
@@ -63,5 +63,5 @@ fn extract(args: &iso::Extract, loud: Loudness) -> Result<u8, Error> {
         modes,
     };
     let paths = args.paths.iter().map(|path| path.as_bytes());
-    copy::extract(&tree(iso), paths, extraction, loud)
+    copy::extract(&tree(iso), paths, extraction, verbosity)
 }

@@ -8,7 +8,7 @@ use goanna_session::{credentials, store};
 use indicatif::HumanBytes;
 use serde_json::{Map, json};
 
-use crate::args::{Loudness, amino};
+use crate::args::{Verbosity, amino};
 use crate::commands::open::{EXISTING, store_dir};
 use crate::error::Error;
 use crate::report::messages::note;
@@ -16,7 +16,7 @@ use crate::report::names;
 use crate::report::output::Output;
 
 /// `amino compact`.
-pub fn compact(args: &amino::Compact, loud: Loudness) -> Result<u8, Error> {
+pub fn compact(args: &amino::Compact, verbosity: Verbosity) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     store::must_exist(&dir)?;
     let before = disk_bytes(&dir);
@@ -36,7 +36,10 @@ pub fn compact(args: &amino::Compact, loud: Loudness) -> Result<u8, Error> {
     } else {
         let [before, after] = [before, after].map(HumanBytes);
         let dir = names::escape_path(&dir);
-        note(&format!("{dir}: {after} on disk, {before} before"), loud);
+        note(
+            &format!("{dir}: {after} on disk, {before} before"),
+            verbosity,
+        );
     }
     Ok(0)
 }

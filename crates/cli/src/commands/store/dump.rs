@@ -16,7 +16,7 @@ use goanna_sys::replacement::Replacement;
 use indicatif::ProgressBar;
 use serde_json::{Map, json};
 
-use crate::args::{Loudness, amino};
+use crate::args::{Verbosity, amino};
 use crate::commands::open::{EXISTING, store_dir};
 use crate::error::Error;
 use crate::report::copy::{show_count, spinner};
@@ -67,7 +67,7 @@ impl Target {
 }
 
 /// `amino dump`.
-pub fn dump(args: &amino::Dump, loud: Loudness) -> Result<u8, Error> {
+pub fn dump(args: &amino::Dump, verbosity: Verbosity) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     store::must_exist(&dir)?;
     let is_standard = args.output == Path::new(STANDARD);
@@ -75,7 +75,7 @@ pub fn dump(args: &amino::Dump, loud: Loudness) -> Result<u8, Error> {
         return Err(Error::DumpAndJson);
     }
     let mut target = Target::open(&args.output)?;
-    let bar = spinner(loud);
+    let bar = spinner(verbosity);
     let written = write(&dir, target.writer(), &bar);
     bar.finish_and_clear();
     let totals = written.map_err(|error| match error {
@@ -87,7 +87,7 @@ pub fn dump(args: &amino::Dump, loud: Loudness) -> Result<u8, Error> {
     if is_standard {
         return Ok(0);
     }
-    print_totals("dumped", &totals, &dir, args.json, loud)
+    print_totals("dumped", &totals, &dir, args.json, verbosity)
 }
 
 /// Writes the store `dir` to `out`.
@@ -109,11 +109,11 @@ fn write(dir: &Path, out: &mut dyn Write, bar: &ProgressBar) -> Result<DumpTotal
 }
 
 /// `amino load`.
-pub fn load(args: &amino::Load, loud: Loudness) -> Result<u8, Error> {
+pub fn load(args: &amino::Load, verbosity: Verbosity) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     store::prepare(&dir, Create::new(args.create || args.store.store.is_none()))?;
     let engine = args.engine.map_or(StoreEngine::Fjall, Into::into);
-    let bar = spinner(loud);
+    let bar = spinner(verbosity);
     let mut progress = |records| show_count(&bar, records, "records");
     let loaded = if args.file == Path::new(STANDARD) {
         dump::load(
@@ -143,7 +143,7 @@ pub fn load(args: &amino::Load, loud: Loudness) -> Result<u8, Error> {
             why,
         },
     })?;
-    print_totals("loaded", &totals, &dir, args.json, loud)
+    print_totals("loaded", &totals, &dir, args.json, verbosity)
 }
 
 fn print_totals(
@@ -151,7 +151,7 @@ fn print_totals(
     totals: &DumpTotals,
     dir: &Path,
     json: bool,
-    loud: Loudness,
+    verbosity: Verbosity,
 ) -> Result<u8, Error> {
     let DumpTotals { records, bytes } = *totals;
     if json {
@@ -163,7 +163,7 @@ fn print_totals(
     } else {
         let dir = names::escape_path(dir);
         let (records, bytes) = (counted(records, "record"), counted(bytes, "byte"));
-        note(&format!("{dir}: {done} {records}, {bytes}"), loud);
+        note(&format!("{dir}: {done} {records}, {bytes}"), verbosity);
     }
     Ok(0)
 }

@@ -11,7 +11,7 @@ use goanna_session::{Error as SessionError, store};
 use goanna_sys::plural::counted;
 use serde_json::{Map, Value, json};
 
-use crate::args::{Loudness, amino};
+use crate::args::{Verbosity, amino};
 use crate::commands::open::{loss_status, loss_text, salvaged, store_dir};
 use crate::error::Error;
 use crate::report::copy::{show_count, spinner};
@@ -19,10 +19,10 @@ use crate::report::names;
 use crate::report::output::Output;
 
 /// `amino fsck`. The status is 0 for a clean store, 1 when errors were found.
-pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
+pub fn fsck(args: &amino::Fsck, verbosity: Verbosity) -> Result<u8, Error> {
     let dir = store_dir(&args.store)?;
     store::must_exist(&dir)?;
-    let bar = spinner(loud);
+    let bar = spinner(verbosity);
     let progress = |records| show_count(&bar, records, "records");
     let checked = if args.salvage {
         salvaged(&dir).and_then(|(store, salvage)| {
@@ -53,7 +53,7 @@ pub fn fsck(args: &amino::Fsck, loud: Loudness) -> Result<u8, Error> {
         }
         out.json(&json)?;
     } else {
-        print(out, &dir, &report, &salvage, loud)?;
+        print(out, &dir, &report, &salvage, verbosity)?;
     }
     Ok(u8::from(!report.is_clean()).max(loss_status(&salvage)))
 }
@@ -69,7 +69,7 @@ fn print(
     dir: &Path,
     report: &Report,
     salvage: &Salvage,
-    loud: Loudness,
+    verbosity: Verbosity,
 ) -> Result<(), Error> {
     let missing = salvage.losses();
     if !missing.is_empty() {
@@ -91,7 +91,7 @@ fn print(
         0 => "clean".to_owned(),
         count => format!("{} found", counted(count as u64, "error")),
     };
-    if !loud.quiet || !report.is_clean() || !missing.is_empty() {
+    if !verbosity.quiet || !report.is_clean() || !missing.is_empty() {
         out.line(&format!(
             "{}: {verdict}; {}, {}, {} of them {}, {}, {}, {}",
             names::escape_path(dir),

@@ -9,13 +9,13 @@ use goanna_session::mounts;
 use goanna_session::store::Create;
 use goanna_vfs::Errno;
 
-use crate::args::{Loudness, amino};
+use crate::args::{Verbosity, amino};
 use crate::commands::open::StoreHandle;
 use crate::error::Error;
 use crate::report::copy::CopyReport;
 
 /// `amino import`.
-pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
+pub fn import(args: &amino::Import, verbosity: Verbosity) -> Result<u8, Error> {
     // Checked first, so that no store is made in vain.
     if !args
         .host
@@ -27,8 +27,8 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
     }
     copy::raise_descriptor_limit();
     let create = Create::new(args.create || args.store.store.is_none());
-    let handle = StoreHandle::open_to_change(&args.store, create, args.engine, loud)?;
-    let report = CopyReport::new(|| copy::import_total(&args.host), loud);
+    let handle = StoreHandle::open_to_change(&args.store, create, args.engine, verbosity)?;
+    let report = CopyReport::new(|| copy::import_total(&args.host), verbosity);
     let writer = handle.content_writer();
     let import = Import::new(&handle.tree, &*writer, &handle.dir, args.force, &report);
     let result = import
@@ -40,14 +40,18 @@ pub fn import(args: &amino::Import, loud: Loudness) -> Result<u8, Error> {
 }
 
 /// `amino export`.
-pub fn export(args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
+pub fn export(args: &amino::Export, verbosity: Verbosity) -> Result<u8, Error> {
     copy::raise_descriptor_limit();
     let handle = StoreHandle::open_to_read(&args.store, args.salvage)?;
-    let result = export_from(&handle, args, loud);
+    let result = export_from(&handle, args, verbosity);
     handle.close(result)
 }
 
-fn export_from(handle: &StoreHandle, args: &amino::Export, loud: Loudness) -> Result<u8, Error> {
+fn export_from(
+    handle: &StoreHandle,
+    args: &amino::Export,
+    verbosity: Verbosity,
+) -> Result<u8, Error> {
     let tree = &handle.tree;
     let path = absolute(args.path.as_bytes());
     let fail = |errno| tree.error(&path, errno);
@@ -60,7 +64,7 @@ fn export_from(handle: &StoreHandle, args: &amino::Export, loud: Loudness) -> Re
     }
     let (target, empty) = copy::open_target(&args.host, args.force)?;
     let all = Selection::default();
-    let report = CopyReport::new(|| copy::export_total(tree, &place, &path, &all), loud);
+    let report = CopyReport::new(|| copy::export_total(tree, &place, &path, &all), verbosity);
     let summary = Export::new(tree, args.force, target, &report).run(place, &path, empty)?;
     report.finish(&summary, args.json)
 }
@@ -82,7 +86,7 @@ pub fn extract<'a>(
     tree: &Tree,
     paths: impl Iterator<Item = &'a [u8]>,
     how: Extraction<'_>,
-    loud: Loudness,
+    verbosity: Verbosity,
 ) -> Result<u8, Error> {
     copy::raise_descriptor_limit();
     let mut selection = Selection::default();
@@ -107,7 +111,7 @@ pub fn extract<'a>(
         true => copy::export_total(tree, &root, b"/", &selection),
         false => copy::Total::default(),
     };
-    let report = CopyReport::new(total, loud);
+    let report = CopyReport::new(total, verbosity);
     let mut summary = copy::Summary::default();
     for (path, why) in missing {
         summary.skip(path, why, &report);
