@@ -4,15 +4,14 @@
 //! its own, which exists as long as [`Salvaged`], and lists the unreadable parts.
 
 use std::fs::{self, DirBuilder};
-use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use amino_schema::header::{FileSum, Header};
-use amino_schema::holdings::{Holdings, Sum};
+use amino_schema::header::Header;
+use amino_schema::holdings::Holdings;
 
-use crate::engine::{Engine, Snapshot, differences, link_tree, mend_journals};
+use crate::engine::{Engine, Snapshot, differences, link_tree, repair};
 use crate::log::recover;
 use crate::{Changes, EngineKind, Error, Loss, Options, Store, dir};
 
@@ -158,14 +157,7 @@ fn find_header(path: &Path, losses: &mut Vec<Loss>) -> Result<Header, Error> {
         });
     }
     let former = dir::former_header(path);
-    let sled = ["db", "a", "b"]
-        .iter()
-        .any(|name| engine.join(name).exists());
-    let kind = if sled {
-        EngineKind::Sled
-    } else {
-        EngineKind::Fjall
-    };
+    let kind = repair::kind_of(&engine);
     // The files and segments in a former header may be outdated, but its engine and id are right.
     Ok(Header {
         engine: former
@@ -193,7 +185,8 @@ fn open_engine(
         return None;
     };
     let mut first = None;
-    for (number, attempt) in attempts(kind, &from, header).into_iter().enumerate() {
+    let files = header.checkpoint.as_ref().map(|at| at.files.clone());
+    for (number, attempt) in repair::attempts(kind, &from, files).into_iter().enumerate() {
         let copy = scratch.join(format!("engine{number}"));
         let opened = link_tree(&from, &copy).and_then(|()| attempt.open(kind, &copy));
         match opened.and_then(|engine| Ok((engine.applied()?, engine))) {
@@ -213,67 +206,6 @@ fn open_engine(
     let lost = "nothing in it can be read; only what the log has is left";
     losses.push(Loss::new(place, lost));
     None
-}
-
-/// A way to open a copy of an engine.
-enum Attempt {
-    /// In the state of the checkpoint.
-    Checkpoint(Option<Vec<FileSum>>),
-    /// fjall with the undamaged batches of its journals.
-    WholeBatches,
-    /// fjall with its tables alone, and this journal emptied.
-    Tables(Option<FileSum>),
-    /// One copy of sled's, as it is.
-    Side(&'static str),
-}
-
-impl Attempt {
-    fn open(self, kind: EngineKind, copy: &Path) -> Result<Box<dyn Engine>, Error> {
-        match self {
-            Self::Checkpoint(files) => kind.open(copy, files.as_deref()),
-            Self::WholeBatches => {
-                mend_journals(copy)?;
-                kind.open(copy, None)
-            }
-            Self::Tables(journal) => {
-                let journals: Vec<_> = journal.into_iter().collect();
-                kind.open(copy, Some(&journals))
-            }
-            Self::Side(side) => {
-                let (from, to) = (copy.join(side), copy.join("a"));
-                if side != "a" && from.is_dir() {
-                    let moved = match fs::remove_dir_all(&to) {
-                        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-                        _ => fs::rename(&from, &to),
-                    };
-                    moved.map_err(Error::io("rename", &from))?;
-                }
-                kind.open(copy, None)
-            }
-        }
-    }
-}
-
-/// The ways to open a copy of the engine, best first.
-fn attempts(kind: EngineKind, engine: &Path, header: &Header) -> Vec<Attempt> {
-    let files = header.checkpoint.as_ref().map(|at| at.files.clone());
-    let mut attempts = vec![Attempt::Checkpoint(files)];
-    match kind {
-        EngineKind::Sled => attempts.extend([Attempt::Side("a"), Attempt::Side("b")]),
-        EngineKind::Fjall => {
-            let names = fs::read_dir(engine).into_iter().flatten();
-            let names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-            let newest = names.filter(|name| name.ends_with(".jnl")).max();
-            let emptied = newest.map(|name| FileSum {
-                name,
-                len: 0,
-                sum: Sum::of(b""),
-            });
-            attempts.extend([Attempt::WholeBatches, Attempt::Tables(emptied)]);
-        }
-        EngineKind::Memory => {}
-    }
-    attempts
 }
 
 fn applied(engine: &dyn Engine) -> u64 {

@@ -11,6 +11,7 @@ mod guard;
 mod memory;
 #[cfg(feature = "sled")]
 mod overlaid;
+pub(crate) mod repair;
 #[cfg(feature = "sled")]
 mod sled;
 #[cfg(feature = "sled")]
@@ -24,7 +25,6 @@ use bytes::Bytes;
 
 pub(crate) use counted::{Counted, Origin, compare, differences};
 pub(crate) use files::link_tree;
-pub(crate) use fjall::mend_journals;
 
 use crate::{Changes, Error};
 
