@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod architecture;
 mod ci;
+#[cfg(test)]
+mod decisions;
 mod failures;
 mod install;
 mod judge;
