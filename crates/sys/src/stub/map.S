@@ -1,7 +1,7 @@
 # The code at the start of the shared map of attributes (map.rs), which programs map with it. A stub jumps here with its frame on the stack,
 # and with
 #   r9   the address of `.Lstub_slow`
-#   r10d 0 for the attributes of a descriptor, 1 for a path, 2 for a write to a descriptor of memory, 3 for an open in a mount; r11 and r8 mean nothing then
+#   r10d 0 for the attributes of a descriptor, 1 for a path, 2 for a write to a descriptor of memory, 3 for an open in a mount, from directory edi; r11 and r8 mean nothing then
 #   r11  a struct stat: of the descriptor, which is the program's buffer unless that is for a struct statx; or of the directory that a
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx

@@ -4,7 +4,8 @@
 //! ([`super::writes`]) and opens ([`super::opens`]) for which there is no space behind a library's code. Behind that are three
 //! tables, in which a key's hash gives the only entry that it can have, so a new entry may replace another one.
 //!
-//! * *Slots* have the attributes of inodes. A slot's content is valid while the slot has the same *id*. An id is given once.
+//! * *Slots* have the attributes of inodes, and of some files the descriptor of this process by which they can be opened. A slot's content is valid while the
+//!   slot has the same *id*. An id is given once.
 //! * *Objects* say which slot a descriptor's object stands for.
 //! * *Paths* say to which slot a path leads, and have the slots of all directories on the way. A path leads there while they and their target
 //!   have the ids that they had when the entry was made.
