@@ -251,6 +251,25 @@ fn calls_in_the_process_are_counted() {
     }
 }
 
+/// A process that makes few calls has stubs all the same, if another one of its program has made many.
+#[test]
+fn processes_of_busy_programs_have_stubs_early() {
+    let place = Place::pass();
+    if !uses_stubs(&place) {
+        return;
+    }
+    let program = program("repeated", &place.path("."), false);
+    let script = "\"$0\" access 20000 /etc/passwd; sleep 0.1
+        for i in {1..20}; do \"$0\" stat 60 /etc/passwd; done";
+    let mut run = place.run_with(&["--stats=json"]);
+    run.env_remove("GOANNA_TEST_CALLS_BEFORE");
+    let ended = finish(run.args(["bash", "-c", script]).arg(&program)).expect(0);
+    let errors = ended.errors();
+    let figures: serde_json::Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+    let notified = figures["calls"]["newfstatat"].as_u64().unwrap_or(0);
+    assert!(notified < 20 * 60 / 2, "{errors}");
+}
+
 /// Runs `repeated CALL` on `path`, and checks that most calls are answered in the process: all but the first ones, and those of the time before mount
 /// points are watched for.
 fn check_in_process(place: &Place, call: &str, path: &str) {

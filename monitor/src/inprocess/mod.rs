@@ -7,6 +7,7 @@
 //!
 //! * `calls` says which calls have stubs, and what each must look at.
 //! * `elf` and `sites` look into a library, once in a run.
+//! * `busy` remembers programs whose processes make many calls: their processes get stubs early.
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
@@ -16,6 +17,7 @@
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
+mod busy;
 pub mod calls;
 mod elf;
 mod leave;
@@ -50,6 +52,7 @@ use crate::ptracer::inject::map;
 use crate::ptracer::mailbox::{MapRequest, Message};
 use crate::shadow::Identity;
 use area::Constants;
+use busy::BusyPrograms;
 pub use leave::Left;
 use mount_points::MountPoints;
 use opens::contents::Contents;
@@ -128,6 +131,7 @@ pub struct InProcess {
     shared: OnceLock<Option<Arc<RunMap>>>,
     /// The files that processes open without a notification.
     contents: Contents,
+    busy: BusyPrograms,
     answered: AtomicU64,
 }
 
@@ -148,6 +152,7 @@ impl InProcess {
             area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
             contents: Contents::default(),
+            busy: BusyPrograms::default(),
             answered: AtomicU64::new(0),
         }
     }
@@ -172,7 +177,8 @@ impl InProcess {
         };
         let is_host = || has_host_directory(call);
         let library = |mapping: &Mapping| self.library(constants, call, mapping);
-        if space.observe(constants, (call.task.tid, call.nr, ip), library, is_host) {
+        let at = (call.task.tid, call.nr, ip);
+        if space.observe(constants, at, &self.busy, library, is_host) {
             self.map_is_due.store(true, Ordering::Relaxed);
         }
         if !constants.mount_points.is_asked() && space.is_patched() {

@@ -15,11 +15,14 @@ use parking_lot::Mutex;
 
 use super::Examined;
 use super::area::{self, Constants, MapWords};
+use super::busy::BusyPrograms;
 use super::opens::Opens;
 use super::sites::{Library, PAGE, SITE, Site};
 
 /// Calls at a site before it is patched: a patch costs about as much as two.
 const CALLS_AT_SITE: u32 = 2;
+/// Notified calls of a process before anything is patched in it, if others of its program have made many calls.
+const CALLS_OF_BUSY_PROGRAM: u32 = 8;
 /// Places without sites that are remembered.
 const LOOKED_MAX: usize = 64;
 
@@ -546,6 +549,7 @@ impl Space {
         &self,
         constants: &Constants,
         (tid, nr, ip): (i32, u32, u64),
+        busy: &BusyPrograms,
         library: impl FnOnce(&Mapping) -> Examined,
         has_host_directory: impl FnOnce() -> bool,
     ) -> bool {
@@ -555,6 +559,11 @@ impl Space {
         }
         if state.calls < constants.calls_before {
             state.calls += 1;
+            if state.calls == CALLS_OF_BUSY_PROGRAM && busy.have(tid) {
+                state.calls = constants.calls_before;
+            } else if state.calls == constants.calls_before {
+                busy.add(tid);
+            }
             return false;
         }
         let known = state
