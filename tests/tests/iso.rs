@@ -236,7 +236,7 @@ fn on_a_block_device() {
         let mut command = place.native(binary("goanna"));
         finish(command.arg("iso").args(words).arg(image))
     };
-    // The file behind the device has the same bytes, and so has what is said of it but for its name.
+    // The file behind the device has the same bytes, and so has what is said of it except for its name.
     let size = fs::metadata(&image).unwrap().len();
     for words in [&["info", "--json"][..], &["ls", "--json", "-R"]] {
         let [of_file, of_device] = [&image, device].map(|image| {

@@ -237,7 +237,7 @@ fn damages(engine: EngineKind, crashed: bool) {
     assert!(right > 0);
 }
 
-/// What is saved is what was written, but for what is listed as lost.
+/// What is saved is what was written, except for what is listed as lost.
 fn salvaged(what: &str, path: &Path, model: &Model) {
     let at = path.to_owned();
     let saved = watched(what, move || salvage(&at)).unwrap();

@@ -1,6 +1,6 @@
 //! Tests that compare `docs/` with the workspace: the arrows of the architecture's drawing, and the files that pages name.
 //!
-//! The drawing has an arrow for each dependency between crates, but for those that follow from other arrows. It leaves out what is
+//! The drawing has an arrow for each dependency between crates, except for those that follow from other arrows. It leaves out what is
 //! not part of the product: tests, benches, examples and this crate.
 
 use std::collections::{BTreeMap, BTreeSet};

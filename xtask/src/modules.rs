@@ -1,4 +1,4 @@
-//! A test that the files of a crate depend on each other in one direction, but for the families that its `lib.rs` describes.
+//! A test that the files of a crate depend on each other in one direction, except for the families that its `lib.rs` describes.
 //!
 //! A file depends on the files whose items it imports, or names by a path.
 //! Items that a file takes from the files above it (`mod.rs` of its directory, `lib.rs`) do not count, and tests do not count

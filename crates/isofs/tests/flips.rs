@@ -177,7 +177,7 @@ proptest! {
         check(&image, &(which, &changes));
     }
 
-    /// No image at all, but for the descriptors' names.
+    /// No image at all, except for the descriptors' names.
     #[test]
     fn garbage_behind_descriptors(garbage in prop::collection::vec(any::<u8>(), 0..20_000)) {
         let mut image = support::Image::new(20).bytes;

@@ -3,7 +3,7 @@
 //! A descriptor or working directory is recognised by the identity `(st_dev, st_ino)` of what the kernel
 //! holds; dup, fork, exec and descriptor passing therefore need no bookkeeping here.
 //!
-//! Lock order: the table's lock is a leaf but for the write lease test (a system call on our own
+//! Lock order: the table's lock is a leaf except for the write lease test (a system call on our own
 //! descriptor); no back end is called under it.
 
 mod alarm;

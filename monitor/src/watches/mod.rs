@@ -8,7 +8,7 @@
 //!
 //! In a run without watches a handler only tests a flag. See ADR 0086.
 //!
-//! Lock order: `names`, then the locks of the back end; `state` is a leaf but for the registry of the participants.
+//! Lock order: `names`, then the locks of the back end; `state` is a leaf except for the registry of the participants.
 
 mod events;
 mod foreign;

@@ -1,4 +1,4 @@
-//! `cargo xtask judge`: suites of tests from outside, natively and in every back end. Prints what is otherwise there.
+//! `cargo xtask judge`: external test suites, natively and in every back end. Prints what differs.
 //!
 //! `suite` gets the suites, `run` runs them, `outcome` reads what they print, `compare` finds the differences and explains those that
 //! `tests/known-suites.txt` knows, `table` writes docs/compatibility.md.
@@ -27,7 +27,7 @@ use suite::{SUITES, Suite};
 /// How often a suite runs natively: a case whose outcome changes from run to run is no difference.
 const NATIVE_RUNS: usize = 2;
 
-/// Run suites of tests from outside natively and in every back end, and print the differences
+/// Run external test suites natively and in every back end, and print the differences
 ///
 /// Each suite runs in every back end, under both interceptions, as the user that calls and, by root, as user 65534. A difference is an outcome of a case that
 /// none of two native runs had. tests/known-suites.txt explains differences. Exit status 0: every difference is explained;

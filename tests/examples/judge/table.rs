@@ -90,7 +90,7 @@ fn row(results: &[Judged], suite: &str, rights: &str) -> String {
             "as natively".to_owned()
         } else {
             format!(
-                "but for {}",
+                "except for {}",
                 cases.into_iter().collect::<Vec<_>>().join(", ")
             )
         };
@@ -130,7 +130,7 @@ mod tests {
             replaced(&text, &results).unwrap(),
             format!(
                 "before\n{BEGIN}| suite | natively | pass | aes | amino | amino-sled |\n|---|---|---|---|---|---|\n\
-                 | `s` as root | 2 pass | but for `a` | but for `a` (not explained) | not run | not run |\n\
+                 | `s` as root | 2 pass | except for `a` | except for `a` (not explained) | not run | not run |\n\
                  | `t` as root | kept |\n{END}after\n"
             )
         );

@@ -9,7 +9,7 @@ pub trait Names {
     /// The path of the file that descriptor `number` names; of the working directory for `AT_FDCWD`.
     fn descriptor(&self, number: i32) -> Option<Box<[u8]>>;
 
-    /// Where `path` leads from `directory` (a descriptor or `AT_FDCWD`): absolute, without symbolic links, but for the last component
+    /// Where `path` leads from `directory` (a descriptor or `AT_FDCWD`): absolute, without symbolic links, except for the last component
     /// where `follow` is false. The last component need not exist. An empty path is `directory` itself.
     fn path(&self, directory: i32, path: &[u8], follow: bool) -> Option<Box<[u8]>>;
 }

@@ -1,4 +1,4 @@
-//! Writes. Reads of virtual files run in the kernel, on the cache object, but for participants of transactions ([`super::read`]).
+//! Writes. Reads of virtual files run in the kernel, on the cache object, except for participants of transactions ([`super::read`]).
 
 use std::sync::Arc;
 

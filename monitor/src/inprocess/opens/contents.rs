@@ -4,7 +4,7 @@
 //! counts as open, so it stays registered, and the back end keeps it. A process may have read the number when this ends, so the claim is kept for some sweeps
 //! after that.
 //!
-//! The lock is a leaf, but for that of the map. Claims are dropped without it.
+//! The lock is a leaf, except for that of the map. Claims are dropped without it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
