@@ -32,7 +32,7 @@ use sweeper::Sweeper;
 pub struct Outcome {
     /// How the command ended.
     pub status: Status,
-    /// Calls that were answered in the processes, if they were counted ([`Stubs::Counted`]).
+    /// Calls that were answered in the processes, if they were counted ([`crate::Stubs::Counted`]).
     pub in_process: u64,
     /// The outcome of the transaction of [`Config::one_transaction`].
     pub transaction: Option<Ending>,
