@@ -52,6 +52,11 @@ impl Contents {
             map.map().withdraw(slot, map.run());
             return;
         }
+        // Another thread may have shared the file anew since.
+        let known = state.files.get(&identity);
+        if known.is_some_and(|(known, _)| known.id() > slot.id()) {
+            return;
+        }
         let before = state.files.insert(identity, (slot, claim));
         if before.is_none() {
             state.order.push_back(identity);
