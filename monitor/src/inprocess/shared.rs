@@ -83,8 +83,7 @@ impl InProcess {
         let Some(Some(shared)) = self.shared.get() else {
             return;
         };
-        let has_map = |space: Arc<super::Space>| space.has_map();
-        if !self.space(call.task.tid).is_some_and(has_map) {
+        if !self.has_map(call.task.tid) {
             return;
         }
         // What is not shared notifies.
@@ -107,7 +106,8 @@ impl InProcess {
             return;
         };
         let may_be_shared = || !call.monitor.watches.in_use();
-        if !shared.has(&place.mount)
+        if !self.has_map(call.task.tid)
+            || !shared.has(&place.mount)
             || !may_be_shared()
             || !shared.is_repeated(CONTENTS, &handle.identity().1.to_ne_bytes())
         {
@@ -133,8 +133,8 @@ impl InProcess {
         self.contents.has_any(objects)
     }
 
-    /// Whether the process of `tid` can open files without a notification.
-    pub fn can_open(&self, tid: i32) -> bool {
+    /// Whether the process of `tid` has the map, by which it opens files without a notification.
+    pub fn has_map(&self, tid: i32) -> bool {
         self.space(tid).is_some_and(|space| space.has_map())
     }
 }

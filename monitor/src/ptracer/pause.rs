@@ -76,9 +76,8 @@ impl Readers for Monitor {
             // Read before the descriptors: a thread that is not among these already has its descriptor.
             let deliveries = self.pause.deliveries.threads();
             let are_shared = self.in_process.may_open(objects);
-            let may_open = |tid: &i32| {
-                deliveries.contains(tid) || are_shared && self.in_process.can_open(*tid)
-            };
+            let may_open =
+                |tid: &i32| deliveries.contains(tid) || are_shared && self.in_process.has_map(*tid);
             let mut left: HashSet<i32> = self.alive.all().into_iter().collect();
             while let Some(tid) = left.iter().next().copied() {
                 let threads = procfs::threads(tid).unwrap_or_default();
