@@ -172,6 +172,48 @@ static void descriptions(void)
 	note("%d short-lived: %d wrong", __LINE__, wrong);
 }
 
+static int is_lost(int held)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	pid_t child = MUST(fork());
+	int status;
+
+	if (child == 0)
+		_exit(fcntl(held, F_GETLK, &lock) || lock.l_type != F_WRLCK || lock.l_pid != getppid());
+	MUST(waitpid(child, &status, 0));
+	return status != 0;
+}
+
+/* An open loses no record lock of the process, even if the file changes meanwhile. */
+static void locked(void)
+{
+	enum { ROUNDS = 20, OPENS = 200 };
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	int wrong = 0;
+
+	make("locked", "text");
+	pid_t child = MUST(fork());
+	if (child == 0)
+		for (int i = 0;; i++) {
+			chmod("locked", i % 2 ? 0644 : 0755);
+			usleep(i % 37);
+		}
+	for (int round = 0; round < ROUNDS; round++) {
+		int fds[OPENS], held = MUST(open("locked", O_RDWR));
+
+		MUST(fcntl(held, F_SETLK, &lock));
+		for (int i = 0; i < OPENS; i++)
+			fds[i] = open("locked", O_RDONLY);
+		wrong += is_lost(held);
+		for (int i = 0; i < OPENS; i++)
+			wrong += fds[i] < 0 || close(fds[i]) != 0;
+		close(held);
+	}
+	MUST(kill(child, SIGKILL));
+	MUST(waitpid(child, NULL, 0));
+	note("%d locked: %d wrong", __LINE__, wrong);
+}
+
 static void limits(void)
 {
 	struct rlimit limit, low;
@@ -246,6 +288,7 @@ static void steps(void)
 	directories();
 	by_others();
 	descriptions();
+	locked();
 	limits();
 	with_ticks();
 }

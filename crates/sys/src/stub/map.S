@@ -50,7 +50,7 @@
 .set RESULT, STAT              # and the result
 .set OPEN_FLAGS, HOW + 8       # In that of an open, which has a BASE, too: the flags
 .set OPEN_PATH_END, STAT + 40  # the end of the path,
-.set OPEN_OBJECT, STAT + 48    # and, of an open that does not notify, the inode number of the object,
+.set OPEN_OBJECT, HOW + 8      # and, of an open that does not notify, the inode number of the object,
 .set OPEN_SLOT, STAT + 56      # the address of the slot,
 .set OPEN_ID, STAT + 64        # and its id.
 .set OWN, 62                   # bits of the monitor's answer to an open (opens.rs)
@@ -472,13 +472,22 @@ goanna_map_open_shared:
 	mov OPEN_ID(%rsp),%rdx
 	mov %eax,%edi
 	cmp %rdx,(%rcx)
-	jne 3f
-	mov BASE(%rsp),%r9
+	jne goanna_map_open_unshared
+4:	mov BASE(%rsp),%r9
 	add $(.Lstub_done - .Lstub_slow),%r9
 	jmp *%r9
-# The descriptor may be of another object by now.
-3:
+# The descriptor may be of another object by now. Only such a one is closed: a close ends the record locks that the process has on the object.
 goanna_map_open_unshared:
+	lea STAT(%rsp),%rsi
+	mov BASE(%rsp),%r9
+	cookie goanna_map_open_compared
+	mov $SYS_fstat,%eax
+	syscall
+goanna_map_open_compared:
+	mov STAT+ST_INO(%rsp),%rcx
+	mov %edi,%eax
+	cmp %rcx,OPEN_OBJECT(%rsp)
+	je 4b
 	mov $SYS_close,%eax
 	syscall
 goanna_map_open_closed:

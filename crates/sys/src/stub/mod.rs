@@ -169,7 +169,7 @@ pub struct WriteLayout {
 pub struct OpenLayout {
     /// Behind the call that opens a shared file without a notification.
     pub shared: usize,
-    /// From here on that descriptor, which is in rdi, is closed.
+    /// From here on that descriptor, which is in rdi, is closed if it is of another object.
     pub unshared: usize,
     /// Behind that.
     pub closed: usize,
@@ -219,7 +219,7 @@ pub mod frame {
     /// The inode number of the object that is written to.
     pub const OBJECT: u64 = 104;
     /// The inode number of the object of a shared file that is opened.
-    pub const OPENED: u64 = 144;
+    pub const OPENED: u64 = 80;
 }
 
 /// The bytes from `start` to `end`.
