@@ -128,6 +128,11 @@ impl InProcess {
         }
     }
 
+    /// The processes of the run have ended.
+    pub fn drop_contents(&self) {
+        self.contents.clear();
+    }
+
     /// Whether a process may be about to open one of these objects without a notification.
     pub fn may_open(&self, objects: &[Identity]) -> bool {
         self.contents.has_any(objects)

@@ -5,13 +5,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::stub::writes::WriteArea;
 use goanna_sys::stub::{self, flag};
 use goanna_sys::tracee;
 use goanna_vfs::Errno;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Examined;
 use super::area::{self, Constants, MapWords};
@@ -31,6 +32,8 @@ const LOOKED_MAX: usize = 64;
 pub struct Space {
     /// The process it belongs to: others use it between vfork(2) and execve(2) only.
     pub(super) owner: i32,
+    /// See [`Space::has_map`].
+    has_map: AtomicBool,
     state: Mutex<State>,
     pub(super) opens: Opens,
 }
@@ -343,6 +346,7 @@ impl Space {
     pub fn new(owner: i32) -> Self {
         Self {
             owner,
+            has_map: AtomicBool::new(false),
             state: Mutex::default(),
             opens: Opens::default(),
         }
@@ -384,6 +388,7 @@ impl Space {
         state.writes = Writes::default();
         Self {
             owner,
+            has_map: AtomicBool::new(self.has_map()),
             state: Mutex::new(state),
             opens: Opens::default(),
         }
@@ -439,9 +444,9 @@ impl Space {
         state.areas.iter().any(|area| area.is_written)
     }
 
-    /// Whether the process has the map of attributes.
+    /// Whether the process has the map of attributes, or had it.
     pub fn has_map(&self) -> bool {
-        matches!(self.state.lock().map, Map::At(_))
+        self.has_map.load(Ordering::Acquire)
     }
 
     /// Whether the process, whose thread `tid` waits in a call, is to get the map of attributes: once.
@@ -459,6 +464,7 @@ impl Space {
     pub fn mapped(&self, constants: &Constants, tid: i32, words: [u64; 3]) {
         let mut state = self.state.lock();
         state.map = Map::At(words);
+        self.has_map.store(true, Ordering::Release);
         state.set_map_words(constants, tid, self.owner);
     }
 
@@ -595,9 +601,13 @@ impl Space {
         let Some(used @ (Use::Patched | Use::Due(_))) = used else {
             return false;
         };
-        if !state.host_directory && has_host_directory() {
+        // It asks the back end, perhaps one whose commit waits until the supervisor, which takes this lock, has seen threads stop.
+        if !state.host_directory && MutexGuard::unlocked(&mut state, has_host_directory) {
             state.host_directory = true;
             state.set_flags(constants, tid);
+        }
+        if state.is_off {
+            return false;
         }
         let Use::Due(site) = used else {
             let Map::Missed(calls) = &mut state.map else {

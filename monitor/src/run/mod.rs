@@ -163,7 +163,7 @@ impl Run {
         monitor.gate.close();
         monitor.participants.note_refused();
         monitor.participants.end_named();
-        monitor.in_process.withdraw_contents();
+        monitor.in_process.drop_contents();
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
             status,

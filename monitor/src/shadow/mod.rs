@@ -236,7 +236,7 @@ impl Shadows {
             .values()
             .find_map(|shadow| match &**shadow {
                 Shadow::File { place, handle, .. }
-                    if place.key() == *key && !handle.sole_opener() =>
+                    if place.key() == *key && !handle.sole_known_opener() =>
                 {
                     Some(Arc::clone(handle))
                 }

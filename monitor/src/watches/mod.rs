@@ -42,8 +42,6 @@ use openings::Openings;
 /// The limit on changes of a transaction that are kept for watches outside of it. Beyond it the monitor finds the changes in directories by
 /// comparing them with their mirrors.
 const PENDING_MAX: usize = 1 << 16;
-/// Milliseconds between two looks at a file whose close is in doubt.
-const DOUBT_MS: u8 = 1;
 /// Number of sweeps between two searches for mirrors that no program watches any more.
 const SWEEPS_BETWEEN_LOOKS: u64 = 20;
 
@@ -158,12 +156,13 @@ impl Watches {
             return Ok(());
         }
         let openings = Openings::new()?;
-        let inotify = openings.inotify().try_clone_to_owned().map_err(errno)?;
+        let [inotify, doubt] = openings.sources().map(|fd| fd.try_clone_to_owned());
+        let sources = [inotify.map_err(errno)?, doubt.map_err(errno)?];
         let (stopped, stop) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| errno(error.into()))?;
         let watches = Arc::downgrade(self);
         thread::Builder::new()
             .name("watches".into())
-            .spawn(move || repeat_openings(&watches, &inotify, &stopped))
+            .spawn(move || repeat_openings(&watches, &sources, &stopped))
             .map_err(errno)?;
         state.openings = Some(openings);
         state._stop = Some(stop);
@@ -341,26 +340,20 @@ fn list(caller: &Caller, place: &Place) -> Result<Listing> {
 }
 
 /// Repeats reads and closes as they happen, until the run's watches are dropped.
-fn repeat_openings(watches: &Weak<Watches>, inotify: &OwnedFd, stopped: &OwnedFd) {
-    let mut timeout = PollTimeout::NONE;
+fn repeat_openings(watches: &Weak<Watches>, sources: &[OwnedFd; 2], stopped: &OwnedFd) {
+    let [inotify, doubt] = sources;
     loop {
-        let mut fds = [
-            PollFd::new(inotify.as_fd(), PollFlags::POLLIN),
-            PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
-        ];
-        match poll(&mut fds, timeout) {
+        let mut fds =
+            [inotify, doubt, stopped].map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
+        match poll(&mut fds, PollTimeout::NONE) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(_) => return,
         }
-        timeout = PollTimeout::NONE;
         let Some(watches) = watches.upgrade() else {
             return;
         };
         if let Some(openings) = &mut watches.state.lock().openings {
             openings.repeat();
-            if openings.are_in_doubt() {
-                timeout = PollTimeout::from(DOUBT_MS);
-            }
         }
     }
 }

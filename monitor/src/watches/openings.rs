@@ -15,11 +15,25 @@ use goanna_vfs::PlaceKey;
 use nix::errno::Errno;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 
 use super::mirrors::{MirrorId, Touch};
 
 /// The limit on open descriptors of mirrors. Further opens raise no events.
 const HELD_MAX: usize = 2048;
+
+/// Time between two looks at a file whose close is in doubt: one millisecond.
+const DOUBT: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 1_000_000,
+};
+const NEVER: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// The open mirrors of one open of a file.
 #[derive(Debug)]
@@ -46,7 +60,7 @@ struct Opening {
 
 impl Opening {
     /// Whether the one known open still exists. The back end opens and closes the object for its own purposes, too. The kernel reports a close
-    /// shortly before the lease test knows of it (`__fput` in fs/file_table.c).
+    /// shortly before the lease test knows of it (`__fput` in fs/file_table.c). Opens that are not reported do not count: there are none any more.
     fn is_still_open(&self, for_writing: bool) -> bool {
         let known = self.held.iter().filter(|held| !for_writing || held.writes);
         let Some(handle) = self.handle.as_ref().filter(|handle| handle.asks_silently()) else {
@@ -56,7 +70,7 @@ impl Opening {
             && if for_writing {
                 handle.open_for_write_elsewhere()
             } else {
-                !handle.sole_opener()
+                !handle.sole_known_opener()
             }
     }
 }
@@ -85,6 +99,8 @@ impl Open<'_> {
 #[derive(Debug)]
 pub(super) struct Openings {
     inotify: OwnedFd,
+    /// A timer that expires while a close is in doubt.
+    doubt: OwnedFd,
     by_watch: HashMap<i32, Opening>,
     /// Mirrors of removed files that a program still has open.
     dying: Vec<(Arc<ObjectHandle>, OwnedFd)>,
@@ -94,16 +110,18 @@ impl Openings {
     /// EMFILE, ENFILE: the user has no inotify instance left.
     pub fn new() -> Result<Self, Errno> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
+        let doubt = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
         Ok(Self {
             inotify: inotify.map_err(from_rustix)?,
+            doubt: doubt.map_err(from_rustix)?,
             by_watch: HashMap::new(),
             dying: Vec::new(),
         })
     }
 
-    /// Becomes readable when a program has closed a file.
-    pub fn inotify(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+    /// One of them becomes readable when [`Openings::repeat`] has something to do.
+    pub fn sources(&self) -> [BorrowedFd<'_>; 2] {
+        [self.inotify.as_fd(), self.doubt.as_fd()]
     }
 
     /// `IN_OPEN` for the mirrors at `paths`.
@@ -208,6 +226,23 @@ impl Openings {
         for (watch, events) in events {
             self.repeat_one(watch, events);
         }
+        self.set_timer();
+    }
+
+    /// Any thread may have found a close that is in doubt, and the one that waits for the timer looks at it again.
+    fn set_timer(&self) {
+        let is_in_doubt = |opening: &Opening| opening.in_doubt != [false; 2];
+        let it_value = if self.by_watch.values().any(is_in_doubt) {
+            DOUBT
+        } else {
+            NEVER
+        };
+        let once = Itimerspec {
+            it_interval: NEVER,
+            it_value,
+        };
+        // Without the timer, the close is reported by the next sweep.
+        let _ = timerfd_settime(&self.doubt, TimerfdTimerFlags::empty(), &once);
     }
 
     fn repeat_one(&mut self, watch: i32, events: ReadFlags) {
@@ -241,12 +276,6 @@ impl Openings {
         if !is_open {
             self.close(watch, writes);
         }
-    }
-
-    /// Whether a program may have closed a file without the knowledge of the lease test.
-    pub fn are_in_doubt(&self) -> bool {
-        let is_in_doubt = |opening: &Opening| opening.in_doubt != [false; 2];
-        self.by_watch.values().any(is_in_doubt)
     }
 
     /// Repeats the closes that were in doubt and of which the lease test knows now.
@@ -290,7 +319,9 @@ impl Openings {
     pub fn sweep(&mut self) {
         self.repeat();
         let is_closed = |handle: &Option<Arc<ObjectHandle>>| {
-            handle.as_ref().is_some_and(|handle| handle.sole_opener())
+            handle
+                .as_ref()
+                .is_some_and(|handle| handle.sole_known_opener())
         };
         let closed = self
             .by_watch
@@ -303,7 +334,7 @@ impl Openings {
         for opening in self.by_watch.values_mut() {
             opening.in_doubt = [false; 2];
         }
-        self.dying.retain(|(handle, _)| !handle.sole_opener());
+        self.dying.retain(|(handle, _)| !handle.sole_known_opener());
     }
 }
 

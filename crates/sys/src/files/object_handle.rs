@@ -22,30 +22,51 @@ use crate::{limits, memfile, stat};
 pub struct ObjectHandle {
     kept: Kept,
     identity: (u64, u64),
-    /// The number of claims in the low half, and in the high one the number of all that there have been.
     claims: AtomicU64,
 }
 
-/// While this exists, a process is about to open the object: it counts as open elsewhere.
+/// While this exists, the object counts as open elsewhere: a process opens it soon, or may do so at any time.
 #[derive(Debug)]
-pub struct Claim(Arc<ObjectHandle>);
+pub struct Claim {
+    handle: Arc<ObjectHandle>,
+    /// [`PENDING`] or [`SHARED`].
+    unit: u64,
+}
+
+// The counts in the word of claims: those of opens that are under way, those of objects that processes may open at any time, and above them how many of both there
+// have been.
+const PENDING: u64 = 1;
+const SHARED: u64 = 1 << 20;
+const EVER: u64 = 1 << 40;
 
 impl Claim {
-    /// A claim to the object. The caller keeps it from being dropped meanwhile.
+    /// A claim to the object for an open that is under way. The caller keeps the object from being dropped meanwhile.
     pub fn of(handle: &Arc<ObjectHandle>) -> Self {
-        handle.claims.fetch_add(1 << 32 | 1, Ordering::SeqCst);
-        Self(Arc::clone(handle))
+        Self::with_unit(handle, PENDING)
+    }
+
+    /// As [`Claim::of`], for opens that are not reported.
+    pub fn shared(handle: &Arc<ObjectHandle>) -> Self {
+        Self::with_unit(handle, SHARED)
+    }
+
+    fn with_unit(handle: &Arc<ObjectHandle>, unit: u64) -> Self {
+        handle.claims.fetch_add(EVER + unit, Ordering::SeqCst);
+        Self {
+            handle: Arc::clone(handle),
+            unit,
+        }
     }
 
     /// The object.
     pub fn handle(&self) -> &Arc<ObjectHandle> {
-        &self.0
+        &self.handle
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.0.claims.fetch_sub(1, Ordering::SeqCst);
+        self.handle.claims.fetch_sub(self.unit, Ordering::SeqCst);
     }
 }
 
@@ -139,11 +160,26 @@ impl ObjectHandle {
 
     /// Whether no other process has the object open or mapped, or is about to open it. `false` when this cannot be determined.
     pub fn sole_opener(&self) -> bool {
+        self.has_no_other(EVER - 1)
+    }
+
+    /// As [`ObjectHandle::sole_opener`], without the processes that may open the object at any time.
+    pub fn sole_known_opener(&self) -> bool {
+        self.has_no_other(SHARED - 1)
+    }
+
+    /// Whether there are none of these claims, and no other descriptions of the object.
+    fn has_no_other(&self, claimed: u64) -> bool {
         let claims = self.claims.load(Ordering::SeqCst);
         // A process that has opened the object has no claim any more: claims are looked at again when the descriptions have been.
-        claims as u32 == 0
+        claims & claimed == 0
             && self.is_sole_description()
             && self.claims.load(Ordering::SeqCst) == claims
+    }
+
+    /// Whether a process is about to open the object, or may do so at any time.
+    pub fn is_claimed(&self) -> bool {
+        self.claims.load(Ordering::SeqCst) & (EVER - 1) != 0
     }
 
     fn is_sole_description(&self) -> bool {
@@ -344,10 +380,14 @@ mod tests {
             assert!(handle.sole_opener());
             let handle = Arc::new(handle);
             let claim = Claim::of(&handle);
-            assert!(!handle.sole_opener());
+            assert!(!handle.sole_opener() && !handle.sole_known_opener());
             assert_eq!(claim.handle().number().is_none(), crowded == 0);
+            let shared = Claim::shared(&handle);
             drop(claim);
-            assert!(handle.sole_opener());
+            assert!(!handle.sole_opener() && handle.sole_known_opener());
+            assert!(handle.is_claimed());
+            drop(shared);
+            assert!(handle.sole_opener() && !handle.is_claimed());
             let mut bytes = [0; 4];
             let read = handle.with(|fd| memfile::pread(fd, &mut bytes, 0));
             assert_eq!((read, &bytes), (Ok(4), b"text"));

@@ -2,7 +2,7 @@
 //!
 //! Its back end moves the content to a host file, and the monitor replaces the writer's descriptor by one of that file, while
 //! the writer waits for the answer to its write. That is safe when no other thread can use the old object: the writer has one
-//! thread and one descriptor of the file, no mapping and no lock, and no other tracee holds it. Large files are nearly always
+//! thread and one descriptor of the file, no mapping and no lock, and no other tracee holds it or is about to open it. Large files are nearly always
 //! written so (cp, dd, tar, ld); others stay in memory until they are closed. A descriptor that is on its way through a
 //! socket at this moment is not seen.
 
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::output::Output;
 use crate::call::Call;
-use crate::shadow::Identity;
+use crate::shadow::{Identity, Shadow};
 use crate::watches::report;
 
 /// Files whose descriptor could not be replaced, with the offset at which the monitor tries again.
@@ -80,7 +80,11 @@ fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
     let locked = locks
         .split_ascii_whitespace()
         .any(|word| word.ends_with(&format!(":{inode}")));
-    if threads != 1 || locked {
+    let shadow = call.monitor.shadows.find(identity);
+    let claimed = shadow.is_some_and(
+        |shadow| matches!(&*shadow, Shadow::File { handle, .. } if handle.is_claimed()),
+    );
+    if threads != 1 || locked || claimed {
         return Ok(false);
     }
     // All threads, including those that have made no call yet.

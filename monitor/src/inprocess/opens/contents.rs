@@ -2,7 +2,7 @@
 //!
 //! The map of attributes says as which descriptor of the monitor a process can open the file's cache object. The monitor has a claim to the object meanwhile: it
 //! counts as open, so it stays registered, and the back end keeps it. A process may have read the number when this ends, so the claim is kept for some sweeps
-//! after that.
+//! after that, except at the end of the run.
 //!
 //! The lock is a leaf, except for that of the map. Claims are dropped without it.
 
@@ -30,6 +30,8 @@ struct State {
     files: HashMap<Identity, (Slot, Claim)>,
     /// Their objects, the first shared first.
     order: VecDeque<Identity>,
+    /// The objects that are being shared: their numbers may be in the map.
+    coming: Vec<Identity>,
     /// The claims that are kept, each with the sweep that it is kept until.
     ended: VecDeque<(u64, Claim)>,
     sweeps: u64,
@@ -44,12 +46,25 @@ impl Contents {
         share: impl FnOnce() -> Option<Slot>,
         may_be_shared: impl FnOnce() -> bool,
     ) {
-        let claim = Claim::of(handle);
-        let Some(slot) = share() else { return };
+        let claim = Claim::shared(handle);
         let identity = handle.identity();
+        {
+            let mut state = self.0.lock();
+            let known = state.files.get(&identity);
+            if known.is_some_and(|(slot, _)| map.map().shares_descriptor(*slot, map.run())) {
+                return;
+            }
+            state.coming.push(identity);
+        }
+        let slot = share();
         let mut state = self.0.lock();
+        if let Some(at) = state.coming.iter().position(|coming| *coming == identity) {
+            state.coming.swap_remove(at);
+        }
+        let Some(slot) = slot else { return };
         if !may_be_shared() {
             map.map().withdraw(slot, map.run());
+            state.keep(claim);
             return;
         }
         // Another thread may have shared the file anew since.
@@ -75,10 +90,8 @@ impl Contents {
         let state = self.0.lock();
         let ended = state.ended.iter().map(|(_, claim)| claim.handle());
         let mut ended = ended.map(|handle| handle.identity());
-        objects
-            .iter()
-            .any(|object| state.files.contains_key(object))
-            || ended.any(|object| objects.contains(&object))
+        let is_shared = |object| state.files.contains_key(object) || state.coming.contains(object);
+        objects.iter().any(is_shared) || ended.any(|object| objects.contains(&object))
     }
 
     /// Ends the claims to files that have left the map.
@@ -100,19 +113,18 @@ impl Contents {
         drop(over);
     }
 
-    /// From now on processes open no files themselves. A thread that has read the number of a descriptor opens it, and closes it again.
+    /// From now on processes open no files themselves, except for a thread that is about to do so.
     pub fn end_all(&self, map: &RunMap) {
         let mut state = self.0.lock();
-        for (slot, _) in state.files.values() {
-            map.map().withdraw(*slot, map.run());
+        for identity in std::mem::take(&mut state.order) {
+            state.end(map, identity);
         }
-        state.order.clear();
-        let ended = (
-            std::mem::take(&mut state.files),
-            std::mem::take(&mut state.ended),
-        );
-        drop(state);
-        drop(ended);
+    }
+
+    /// The processes of the run have ended.
+    pub fn clear(&self) {
+        let all = std::mem::take(&mut *self.0.lock());
+        drop(all);
     }
 }
 
@@ -120,7 +132,11 @@ impl State {
     fn end(&mut self, map: &RunMap, identity: Identity) {
         if let Some((slot, claim)) = self.files.remove(&identity) {
             map.map().withdraw(slot, map.run());
-            self.ended.push_back((self.sweeps + SWEEPS_KEPT, claim));
+            self.keep(claim);
         }
+    }
+
+    fn keep(&mut self, claim: Claim) {
+        self.ended.push_back((self.sweeps + SWEEPS_KEPT, claim));
     }
 }
