@@ -120,7 +120,7 @@ pub enum DirentLayout {
 #[derive(Debug)]
 pub struct Dirents {
     layout: DirentLayout,
-    room: usize,
+    capacity: usize,
     /// The records so far.
     pub bytes: Vec<u8>,
     /// Position after the last record.
@@ -130,12 +130,12 @@ pub struct Dirents {
 }
 
 impl Dirents {
-    /// An empty buffer of `room` bytes, for a directory read from `position`.
-    pub fn new(layout: DirentLayout, room: usize, position: u64) -> Self {
+    /// An empty buffer of `capacity` bytes, for a directory read from `position`.
+    pub fn new(layout: DirentLayout, capacity: usize, position: u64) -> Self {
         Self {
             layout,
-            room,
-            bytes: Vec::with_capacity(room.min(64 << 10)),
+            capacity,
+            bytes: Vec::with_capacity(capacity.min(64 << 10)),
             position,
             full: false,
         }
@@ -174,7 +174,7 @@ impl Dirents {
             2
         };
         let length = (header + entry.name.len() + tail).next_multiple_of(8);
-        if self.full || self.bytes.len() + length > self.room {
+        if self.full || self.bytes.len() + length > self.capacity {
             self.full = true;
             return false;
         }

@@ -11,7 +11,7 @@ use goanna_vfs::walk::{NoProcess, Pos, Walk};
 use goanna_vfs::{Caller, Errno, FileKind, Mounts, Result, ops, wait_for_locks};
 use nix::unistd::{AccessFlags, access};
 
-use crate::calls::socket::watch;
+use crate::calls::socket::filter as socket_filter;
 use crate::process::task::credentials;
 use crate::table::filter::{Delivery, Purpose, compile};
 use crate::{Error, Interception};
@@ -161,7 +161,7 @@ pub fn start(
         filter: compile(Purpose {
             delivery,
             shadow_files: program.shadow_files,
-            inherited: watch::inherited(),
+            inherited: socket_filter::inherited(),
             key: program.key,
             interest: start.interest,
         }),

@@ -1,4 +1,4 @@
-//! The monitor (Goanna 3): runs an unmodified program and its children, and routes their file calls through
+//! The monitor (Goanna paper, section 3): runs an unmodified program and its children, and routes their file calls through
 //! the switch.
 //!
 //! * [`table`] defines how each system call is treated; [`table::filter`] generates the seccomp filter from it.
@@ -51,7 +51,7 @@ pub use goanna_sys::limits::raise_others as raise_limits;
 pub use launch::{Command, Program, Start, inside, start};
 pub use participants::delegate::Delegate;
 pub use participants::outside::Outside;
-pub use participants::run_transaction::{Abort, Ending};
+pub use participants::run_transaction::{Abort, TransactionOutcome};
 pub use process::task::credentials;
 pub use reporter::Reporter;
 pub use run::config::{Config, Interception, Stubs};
@@ -60,7 +60,7 @@ pub use run::status::Status;
 pub use run::{Killer, Outcome, Run, not_executed};
 pub use signals::{End, Signals};
 pub use state::Monitor;
-pub use stats::{Counters, Stats};
+pub use stats::{CallStats, Counters};
 
 /// Prepares the process to host a monitor and back ends. Call this before the first thread is started.
 pub fn prepare() -> io::Result<Signals> {

@@ -10,14 +10,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 
-use crate::calls::outgrow::Reluctant;
+use crate::calls::outgrow::RelocationRetries;
 use crate::calls::socket::Names;
 use crate::inprocess::{InProcess, Unused};
 use crate::intercept::executor::Executor;
 use crate::intercept::in_flight::InFlight;
 use crate::intercept::waiting::WaitingCalls;
 use crate::observe::Observers;
-use crate::participants::delegate::Gate;
+use crate::participants::delegate::DelegateLock;
 use crate::participants::outside::{Outside, Policy};
 use crate::participants::profile::profiled::Profiled;
 use crate::participants::{Participants, run_end};
@@ -63,7 +63,7 @@ pub struct Monitor {
     /// Whether a file has been mapped shared and writable.
     pub(crate) mapped: AtomicBool,
     /// Large files that stay in memory for now.
-    pub(crate) reluctant: Reluctant,
+    pub(crate) relocation_retries: RelocationRetries,
     /// Held while a call moves data out of a pipe into a file. The locks of the back ends come after it.
     pub(crate) pipe_reader: Mutex<()>,
     /// The observers.
@@ -79,9 +79,9 @@ pub struct Monitor {
     /// When the present sleeps of threads began for which a signal may follow.
     pub(crate) sleeps: Arc<Sleeps>,
     /// Closed when the run has ended.
-    pub(crate) gate: Gate,
+    pub(crate) delegate_lock: DelegateLock,
     /// How the processes of the run end.
-    pub(crate) ending: run_end::Ending,
+    pub(crate) run_end: run_end::RunEnd,
     /// Whether threads are stopped for a commit.
     pub(crate) pause: Pause,
     pub(crate) note: Reporter,
@@ -122,7 +122,7 @@ impl Monitor {
             socket_names: Names::default(),
             programs: Programs::default(),
             mapped: AtomicBool::new(false),
-            reluctant: Reluctant::default(),
+            relocation_retries: RelocationRetries::default(),
             pipe_reader: Mutex::default(),
             observers,
             mailbox: Mailbox::default(),
@@ -130,8 +130,8 @@ impl Monitor {
             executor: Executor::default(),
             alive: Alive::default(),
             sleeps: Arc::default(),
-            gate: Gate::default(),
-            ending: run_end::Ending::new(config.one_transaction),
+            delegate_lock: DelegateLock::default(),
+            run_end: run_end::RunEnd::new(config.one_transaction),
             pause: Pause::default(),
             note: config.note,
             fail: config.fail,

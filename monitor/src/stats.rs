@@ -1,4 +1,4 @@
-//! The figures of the monitor, for `--stats`.
+//! The statistics of the monitor, for `--stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -49,8 +49,8 @@ impl Observer for Counters {
 }
 
 impl Counters {
-    /// The figures so far.
-    pub fn snapshot(&self) -> Stats {
+    /// The counts so far.
+    pub fn snapshot(&self) -> CallStats {
         let mut calls: Vec<(&'static str, u64)> = ROWS
             .iter()
             .filter_map(|row| {
@@ -59,7 +59,7 @@ impl Counters {
             })
             .collect();
         calls.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
-        Stats {
+        CallStats {
             answered: self.answered.load(Relaxed),
             passed_on: self.passed_on.load(Relaxed),
             failed: self.failed.load(Relaxed),
@@ -68,9 +68,9 @@ impl Counters {
     }
 }
 
-/// The figures of a run.
+/// The counts of a run.
 #[derive(Debug, Clone, Default)]
-pub struct Stats {
+pub struct CallStats {
     /// Calls answered with a value.
     pub answered: u64,
     /// Calls that were examined and passed on to the kernel.

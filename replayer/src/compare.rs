@@ -44,14 +44,14 @@ pub struct Difference {
     /// Operations that both have, before the difference.
     pub same: usize,
     /// Operations of the first trace, the first ones as text.
-    pub first: Stretch,
+    pub first: Unmatched,
     /// Operations of the second trace.
-    pub second: Stretch,
+    pub second: Unmatched,
 }
 
 /// Operations that the other trace does not have at this place.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Stretch {
+pub struct Unmatched {
     /// How many.
     pub length: usize,
     /// The first ones.
@@ -103,11 +103,11 @@ pub fn compare(first: Side<'_>, second: Side<'_>) -> Result<Comparison, Error> {
         comparison.threads.push(Difference {
             threads: (left, right),
             same,
-            first: Stretch {
+            first: Unmatched {
                 length: a.len() - same - tail,
                 texts: Vec::new(),
             },
-            second: Stretch {
+            second: Unmatched {
                 length: b.len() - same - tail,
                 texts: Vec::new(),
             },
@@ -164,7 +164,7 @@ fn pairs(one: &Streams, other: &Streams) -> Vec<(Option<i32>, Option<i32>)> {
 fn describe(
     side: Side<'_>,
     comparison: &mut Comparison,
-    part: impl Fn(&mut Difference) -> (Option<i32>, usize, &mut Stretch),
+    part: impl Fn(&mut Difference) -> (Option<i32>, usize, &mut Unmatched),
 ) -> Result<(), Error> {
     let mut wanted: HashMap<i32, (usize, usize, Vec<String>)> = HashMap::new();
     for difference in &mut comparison.threads {

@@ -96,7 +96,7 @@ pub enum Error {
         conflicts: Vec<String>,
     },
     /// The initial state exceeds the free space.
-    #[error("the initial state has {needed} bytes, and there is room for {free}")]
+    #[error("the initial state has {needed} bytes, and there is space for {free}")]
     Space {
         /// Its bytes.
         needed: u64,

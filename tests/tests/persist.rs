@@ -423,7 +423,7 @@ fn a_full_disk_fails_the_operation_and_keeps_the_rest(engine: Engine) {
         .and_then(|line| line.parse().ok())
         .unwrap_or(0);
     assert!(done >= 5, "only {done} files fitted");
-    // With room again all that was acknowledged is there.
+    // With space again all that was acknowledged is there.
     let grown = Command::new("mount")
         .args(["-o", "remount,size=800M"])
         .arg(&dir)

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use crate::assemble::{Assembly, Writer, WriterOptions};
 use crate::codec::{Authenticate, Encrypt, Key, Transform, Zstd};
-use crate::output::{Asynchronous, Guard, OnFailure, Output, Transformed};
+use crate::output::{Asynchronous, FailureStage, OnFailure, Output, Transformed};
 use crate::select::Filter;
 use crate::selection::Selection;
 use crate::{Error, Event, Sink};
@@ -117,7 +117,7 @@ impl Pipeline {
             .map(OutputFilter::name)
             .collect::<Vec<_>>();
         context.push(("outputs".into(), names.join(",").into_bytes()));
-        let guard = Guard::new(options.on_failure, options.report, driver);
+        let failure_stage = FailureStage::new(options.on_failure, options.report, driver);
         let mut codecs: Vec<Codec> = Vec::new();
         let mut stages = Vec::new();
         for filter in options.filters {
@@ -125,7 +125,7 @@ impl Pipeline {
             codecs.extend(stage.as_ref().ok().map(|it| it.codec()));
             stages.push((stage, codecs.len().saturating_sub(1) as u32));
         }
-        let mut out: Box<dyn Output> = Box::new(guard);
+        let mut out: Box<dyn Output> = Box::new(failure_stage);
         for (stage, position) in stages.into_iter().rev() {
             out = match stage {
                 Ok(transform) => Box::new(Transformed::new(transform, position, out)),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use capturing::{Kept, calls, marks, once, program};
 use goanna_tracer::Event;
 use goanna_tracer::capture::ptrace::{Ptrace, Target};
-use goanna_tracer::capture::{Data, Ending, Source, Wanted};
+use goanna_tracer::capture::{CaptureEnd, Data, Source, Wanted};
 use goanna_tracer::select::Filter;
 
 /// Pause between two checks of the tracer, and between two signals to it: without a pause the test leaves it no CPU time.
@@ -69,7 +69,7 @@ fn a_running_process_is_attached_to_and_left_without_a_trace() {
                 let _ = tracer.lock().unwrap().unwrap().poke();
                 std::thread::sleep(PAUSE);
             }
-            assert_eq!(capturing.join().unwrap().unwrap(), Ending::Detached);
+            assert_eq!(capturing.join().unwrap().unwrap(), CaptureEnd::Detached);
         });
         let events = kept.0.into_inner().unwrap();
         assert_eq!(goanna_sys::procfs::status(pid).unwrap().tracer, 0);

@@ -9,7 +9,7 @@ mod capturing;
 
 use capturing::{calls, run, text};
 use goanna_tracer::Event;
-use goanna_tracer::capture::Ending;
+use goanna_tracer::capture::CaptureEnd;
 
 #[test]
 fn a_command_and_its_children_are_captured_from_beginning_to_end() {
@@ -21,7 +21,7 @@ fn a_command_and_its_children_are_captured_from_beginning_to_end() {
         ],
         "",
     );
-    assert_eq!(ending.unwrap(), Ending::Ended(3 << 8));
+    assert_eq!(ending.unwrap(), CaptureEnd::Ended(3 << 8));
     let count = |is: fn(&Event) -> bool| events.iter().filter(|event| is(event)).count();
     assert_eq!(count(|event| matches!(event, Event::Began { .. })), 3);
     assert_eq!(count(|event| matches!(event, Event::Executed { .. })), 2);

@@ -15,7 +15,7 @@ use std::{env, fs};
 use capturing::{calls, capture, of_command};
 use goanna_skip::{Facility, skip};
 use goanna_syscalls::{Kind, Returns, Signature, by_name, signature};
-use goanna_tracer::capture::{Data, Ending};
+use goanna_tracer::capture::{CaptureEnd, Data};
 use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
 
@@ -156,7 +156,7 @@ fn by_strace(command: &[&str], names: &[&str]) -> Vec<Vec<String>> {
 
 fn by_us(command: &[&str], filter: &str) -> Vec<Vec<String>> {
     let (ending, events) = capture(of_command(command), filter, Data::None);
-    assert_eq!(ending.unwrap(), Ending::Ended(0));
+    assert_eq!(ending.unwrap(), CaptureEnd::Ended(0));
     let mut threads: HashMap<i32, Vec<String>> = HashMap::new();
     for call in calls(&events) {
         threads

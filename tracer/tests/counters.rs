@@ -15,7 +15,7 @@ use std::process::Command;
 use capturing::{calls, program, run};
 use goanna_skip::{Facility, skip};
 use goanna_syscalls::Value;
-use goanna_tracer::capture::Ending;
+use goanna_tracer::capture::CaptureEnd;
 
 /// Unmounts at the end.
 struct Mounted<'a>(&'a Path);
@@ -63,7 +63,7 @@ fn the_kernel_counts_as_many_calls_as_are_captured() {
     );
     let (ending, events) = run(&["/bin/sh", "-c", &script], "");
     fs::write(instance.join("events/syscalls/enable"), "0").unwrap();
-    assert_eq!(ending.unwrap(), Ending::Ended(0));
+    assert_eq!(ending.unwrap(), CaptureEnd::Ended(0));
 
     let text = fs::read_to_string(instance.join("trace")).unwrap();
     let mut counted: BTreeMap<&str, usize> = BTreeMap::new();

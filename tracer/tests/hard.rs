@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use capturing::{calls, capture, marks, of_command, once, program};
 use goanna_tracer::Event;
-use goanna_tracer::capture::{Data, Ending};
+use goanna_tracer::capture::{CaptureEnd, Data};
 
 fn hard() -> PathBuf {
     program("hard")
@@ -26,7 +26,7 @@ fn run(args: &[&str]) -> [Vec<Event>; 2] {
         .collect();
     [of_command(&command), of_command(&command).without_filter()].map(|source| {
         let (ending, events) = capture(source, "", Data::None);
-        assert_eq!(ending.unwrap(), Ending::Ended(0), "{args:?}");
+        assert_eq!(ending.unwrap(), CaptureEnd::Ended(0), "{args:?}");
         check_lives(&events);
         events
     })

@@ -18,7 +18,7 @@ use capturing::{Kept, of_command, program};
 use goanna_skip::{Facility, skip};
 use goanna_tracer::Event;
 use goanna_tracer::capture::ptrace::{Ptrace, Target};
-use goanna_tracer::capture::{Data, Ending, Source, Wanted};
+use goanna_tracer::capture::{CaptureEnd, Data, Source, Wanted};
 use goanna_tracer::select::Filter;
 
 /// The touched pages: for each process, in the order of their first reports, the pages read and the pages written, each as often
@@ -31,7 +31,7 @@ fn pages() -> Wanted {
     Wanted::new(vec![filter], Data::None).with_pages()
 }
 
-fn capture(what: &str, change: fn(Ptrace) -> Ptrace) -> (Ending, Touched, Vec<Event>) {
+fn capture(what: &str, change: fn(Ptrace) -> Ptrace) -> (CaptureEnd, Touched, Vec<Event>) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().canonicalize().unwrap().join("file");
     capture_on(&file, what, change)
@@ -41,7 +41,7 @@ fn capture_on(
     file: &Path,
     what: &str,
     change: fn(Ptrace) -> Ptrace,
-) -> (Ending, Touched, Vec<Event>) {
+) -> (CaptureEnd, Touched, Vec<Event>) {
     let program = program("mapped");
     let command = [program.to_str().unwrap(), what, file.to_str().unwrap()];
     let kept = Kept::default();
@@ -86,7 +86,7 @@ fn lost(events: &[Event]) -> Vec<String> {
 }
 
 /// With a filter of the tracer, and without one.
-fn touched(what: &str) -> [(Ending, Touched); 2] {
+fn touched(what: &str) -> [(CaptureEnd, Touched); 2] {
     [|source| source, Ptrace::without_filter].map(|change: fn(Ptrace) -> Ptrace| {
         let (ending, touched, events) = capture(what, change);
         assert_eq!(lost(&events), [""; 0]);
@@ -97,7 +97,7 @@ fn touched(what: &str) -> [(Ending, Touched); 2] {
 #[test]
 fn pages_of_a_shared_mapping_are_recorded_one_by_one() {
     for (ending, touched) in touched("shared") {
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, [[vec![3, 30, 40, 41], vec![7, 9, 20]]]);
     }
 }
@@ -105,7 +105,7 @@ fn pages_of_a_shared_mapping_are_recorded_one_by_one() {
 #[test]
 fn a_part_that_is_unmapped_is_looked_at_before() {
     for (ending, touched) in touched("private") {
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, [[vec![36], vec![33, 36]]]);
     }
 }
@@ -113,7 +113,7 @@ fn a_part_that_is_unmapped_is_looked_at_before() {
 #[test]
 fn a_child_has_its_own_record_of_inherited_mappings() {
     for (ending, touched) in touched("forks") {
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, [[vec![10], vec![13]], [vec![10], vec![12]]]);
     }
 }
@@ -121,7 +121,7 @@ fn a_child_has_its_own_record_of_inherited_mappings() {
 #[test]
 fn a_mapping_that_moves_stays_recorded() {
     for (ending, touched) in touched("grows") {
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, [[vec![], vec![1, 6]]]);
     }
 }
@@ -129,7 +129,7 @@ fn a_mapping_that_moves_stays_recorded() {
 #[test]
 fn a_program_that_replaces_itself_is_looked_at_before() {
     for (ending, touched) in touched("executes") {
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, [[vec![3], vec![2]]]);
     }
 }
@@ -145,7 +145,7 @@ fn a_program_that_a_signal_kills_is_looked_at_before() {
 #[test]
 fn signals_do_not_disturb_the_watch_nor_the_program() {
     for (ending, touched) in touched("signals") {
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, [[vec![1; 100], vec![0; 100]]]);
     }
 }
@@ -161,7 +161,7 @@ fn a_program_that_is_killed_is_looked_at_before() {
 #[test]
 fn a_program_that_is_watched_already_when_it_gets_a_filter_of_its_own_stays_so() {
     for (ending, touched) in touched("filtered") {
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, [[vec![3], vec![7]]]);
     }
 }
@@ -171,7 +171,7 @@ fn a_program_that_is_watched_already_when_it_gets_a_filter_of_its_own_stays_so()
 fn a_program_with_an_inherited_filter_runs_and_the_trace_says_what_is_missing() {
     for change in [|source| source, Ptrace::without_filter] as [fn(Ptrace) -> Ptrace; 2] {
         let (ending, touched, events) = capture("inherits", change);
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(touched, Touched::new());
         let lost = lost(&events);
         assert_eq!(lost.len(), 1, "{lost:?}");
@@ -230,7 +230,7 @@ fn pages_of_a_process_that_was_attached_to_are_recorded_from_its_next_mapping_on
         }
         // The server ends with its input.
         drop(input);
-        assert_eq!(capturing.join().unwrap().unwrap(), Ending::Detached);
+        assert_eq!(capturing.join().unwrap().unwrap(), CaptureEnd::Detached);
     });
     let events = kept.0.into_inner().unwrap();
     assert_eq!(lost(&events), [""; 0]);
@@ -261,7 +261,7 @@ fn pages_of_two_mebibytes_are_recorded_as_one_or_by_their_parts() {
     let _mounted = Mounted(&place);
     for change in [|source| source, Ptrace::without_filter] as [fn(Ptrace) -> Ptrace; 2] {
         let (ending, touched, events) = capture_on(&place.join("file"), "huge", change);
-        assert_eq!(ending, Ending::Ended(0));
+        assert_eq!(ending, CaptureEnd::Ended(0));
         assert_eq!(lost(&events), [""; 0]);
         let [[read, written]] = &touched[..] else {
             panic!("{touched:?}");

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use capturing::{capture, of_command, program};
 use goanna_tracer::capture::ptrace::Ptrace;
-use goanna_tracer::capture::{Data, Ending};
+use goanna_tracer::capture::{CaptureEnd, Data};
 
 #[test]
 fn programs_have_their_own_cpus_whenever_they_ask() {
@@ -35,7 +35,7 @@ fn programs_have_their_own_cpus_whenever_they_ask() {
             let traced = answers(&format!("{name} {round}"), &|file| {
                 let command = of_command(&[program.to_str().unwrap(), file]);
                 let (ending, _) = capture(change(command), "", Data::None);
-                assert_eq!(ending.unwrap(), Ending::Ended(0));
+                assert_eq!(ending.unwrap(), CaptureEnd::Ended(0));
             });
             assert_eq!(traced, native, "{name}");
         }

@@ -181,7 +181,7 @@ fn a_store_goes_on_when_its_disk_has_space_again() {
                 apply(&mut model, &changes);
             }
             disk.fill();
-            // What the log has room for is accepted.
+            // What the log has space for is accepted.
             let added = add_pages(&store, &mut model, 1000);
             assert!(added < 50, "{engine:?} {round}: {added}");
             // The committer meets the full disk, some times.

@@ -472,18 +472,18 @@ struct Modelled {
 }
 
 impl Model {
-    fn is_around(&self, around: usize, at: usize) -> bool {
-        around == at
+    fn is_ancestor(&self, ancestor: usize, at: usize) -> bool {
+        ancestor == at
             || self.0[at]
                 .parent
-                .is_some_and(|parent| self.is_around(around, parent))
+                .is_some_and(|parent| self.is_ancestor(ancestor, parent))
     }
 
     fn may_take(&self, at: usize, resource: u64, mode: Mode) -> bool {
         self.0[at].open
             && self.0.iter().enumerate().all(|(other, holder)| {
                 let mut held = holder.held.get(&resource).into_iter().flatten();
-                self.is_around(other, at) || held.all(|held| *held == mode && mode != Exclusive)
+                self.is_ancestor(other, at) || held.all(|held| *held == mode && mode != Exclusive)
             })
     }
 

@@ -220,7 +220,7 @@ fn a_full_log_refuses_before_anything_changes_and_recovers() {
         }
         assert!(store.info().log_bytes_on_disk <= limit);
     }
-    // The log holds an eighth of what was written, so it was full and a checkpoint made room, again and again.
+    // The log holds an eighth of what was written, so it was full and a checkpoint made space, again and again.
     assert!(
         refused > 0 && store.stats().checkpoints > 0,
         "{refused} {:?}",

@@ -15,7 +15,7 @@ use goanna_cache::RangeSet;
 use goanna_vfs::{Errno, Node, Result};
 
 use crate::content::cost::{PAGE_COST, REAP_PAGES};
-use crate::inode::{Home, Inode, PAGE, ReapJob, State, now};
+use crate::inode::{Inode, MetaLocation, PAGE, ReapJob, State, now};
 use crate::{Volume, damaged};
 
 /// How long to wait after a failure before the next attempt.
@@ -58,7 +58,7 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
             // leave the store without a housekeeper.
             let done = catch_unwind(AssertUnwindSafe(|| {
                 let reaped = fs.reap_queued();
-                fs.pick_up_all().and(reaped)
+                fs.find_all_mapped_writes().and(reaped)
             }));
             drop(fs);
             if !matches!(done, Ok(Ok(_))) {
@@ -201,7 +201,7 @@ impl Volume {
     }
 
     /// Finds what was written through mappings of any file. No lock is held.
-    pub(crate) fn pick_up_all(&self) -> Result<(), Errno> {
+    pub(crate) fn find_all_mapped_writes(&self) -> Result<(), Errno> {
         let mapped: Vec<_> = self
             .mapped
             .lock()
@@ -210,22 +210,27 @@ impl Volume {
             .collect();
         let mut result = Ok(());
         for inode in mapped {
-            result = result.and(self.pick_up(&inode));
+            result = result.and(self.find_mapped_writes(&inode));
         }
         self.report_stored();
         result
     }
 
     /// Finds what was written through mappings of the file. No lock is held.
-    pub(crate) fn pick_up(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
-        self.pick_up_pages(inode, 0, u64::MAX)
+    pub(crate) fn find_mapped_writes(&self, inode: &Arc<Inode>) -> Result<(), Errno> {
+        self.find_writes_to_pages(inode, 0, u64::MAX)
     }
 
-    /// [`Volume::pick_up`] of the pages from `page` to `end`.
-    fn pick_up_pages(&self, inode: &Arc<Inode>, mut page: u64, end: u64) -> Result<(), Errno> {
+    /// [`Volume::find_mapped_writes`] of the pages from `page` to `end`.
+    fn find_writes_to_pages(
+        &self,
+        inode: &Arc<Inode>,
+        mut page: u64,
+        end: u64,
+    ) -> Result<(), Errno> {
         let is_mapped = |state: &State| {
             let mapped = state.cache.as_ref().is_some_and(|cache| cache.is_mapped());
-            mapped && state.home != Home::Orphan
+            mapped && state.home != MetaLocation::Orphan
         };
         while is_mapped(&inode.state.lock()) {
             self.begin_session()?;
@@ -326,7 +331,7 @@ impl Volume {
             drop(state);
             // With no open file description left there is no mapping left: this sees the last of them. Failing for
             // want of space, the content stays in use.
-            if self.pick_up(&inode).is_err() {
+            if self.find_mapped_writes(&inode).is_err() {
                 return;
             }
             state = match self.lock_without_grant(&inode) {
@@ -345,7 +350,7 @@ impl Volume {
         if mapped {
             self.forget_mapped(inode.ino);
         }
-        if state.home == Home::Orphan && !state.gone {
+        if state.home == MetaLocation::Orphan && !state.gone {
             if state.dirty {
                 state.doomed = true;
             } else if let Some(job) = ReapJob::of(inode.ino, &mut state) {
@@ -373,7 +378,7 @@ impl Volume {
         }
         let _operation = self.operation();
         let Some(node) = node else {
-            self.pick_up_all()?;
+            self.find_all_mapped_writes()?;
             self.flush()?;
             return self.failures.check_all();
         };
@@ -381,7 +386,7 @@ impl Volume {
         if inode.state.lock().uncommitted {
             return Err(Errno::ESTALE);
         }
-        self.pick_up(&inode)?;
+        self.find_mapped_writes(&inode)?;
         self.flush()?;
         self.failures.check(inode.ino)
     }
@@ -397,7 +402,7 @@ impl Volume {
         if inode.state.lock().uncommitted {
             return Err(Errno::ESTALE);
         }
-        self.pick_up_pages(&inode, range.start / PAGE, range.end.div_ceil(PAGE))?;
+        self.find_writes_to_pages(&inode, range.start / PAGE, range.end.div_ceil(PAGE))?;
         if !durable {
             return Ok(());
         }

@@ -27,7 +27,7 @@ pub(crate) type Content = goanna_cache::Content<PAGE>;
 
 /// Where an inode's metadata is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Home {
+pub(crate) enum MetaLocation {
     /// With its only name.
     Path { parent: u64, name: Arc<[u8]> },
     /// In a data record of its own, because it has several names.
@@ -67,7 +67,7 @@ pub(crate) struct State {
     /// Size, times and so on are current. `inline` is current for symbolic links and for regular files without cache.
     /// A directory's `size` is its number of entries.
     pub meta: Meta,
-    pub home: Home,
+    pub home: MetaLocation,
     pub seen: Seen,
     /// In the dirty set.
     pub dirty: bool,
@@ -137,7 +137,7 @@ pub(crate) struct Table {
     /// Counts inodes that left, see [`Table::load`].
     drops: AtomicU64,
     /// The jobs of the housekeeper: content that inodes without names have left.
-    pub chores: Mutex<Chores>,
+    pub chores: Mutex<HousekeepingWork>,
     /// Held while jobs of the reaper are done, before everything that an operation takes.
     pub reaping: Mutex<()>,
     /// Number of operations of the reaper.
@@ -148,7 +148,7 @@ pub(crate) struct Table {
 
 /// The work of the housekeeper.
 #[derive(Default)]
-pub(crate) struct Chores {
+pub(crate) struct HousekeepingWork {
     pub reap_jobs: Vec<ReapJob>,
     /// Files may be changed through mappings.
     pub mapped: bool,
@@ -183,7 +183,7 @@ pub(crate) fn now() -> Timestamp {
 
 impl State {
     /// The state of an inode that the store holds.
-    pub fn stored(meta: Meta, home: Home, seen: Seen) -> Self {
+    pub fn stored(meta: Meta, home: MetaLocation, seen: Seen) -> Self {
         let regular = meta.kind() == Some(amino_schema::FileKind::Regular);
         let pages = if regular && meta.inline.is_none() {
             meta.size.div_ceil(PAGE)
@@ -223,7 +223,7 @@ impl State {
             uncommitted: true,
             stored: RangeSet::default(),
             stored_exact: true,
-            ..Self::stored(meta, Home::Orphan, seen)
+            ..Self::stored(meta, MetaLocation::Orphan, seen)
         }
     }
 
@@ -289,7 +289,7 @@ impl State {
 
     /// Whether entries may be made in this directory: ENOENT once it was removed.
     pub fn check_alive(&self) -> Result<(), Errno> {
-        if self.home == Home::Orphan {
+        if self.home == MetaLocation::Orphan {
             Err(Errno::ENOENT)
         } else {
             Ok(())
@@ -338,7 +338,7 @@ impl Inode {
             ino: self.ino,
             kind: schema_kind(self.kind),
             meta: match state.home {
-                Home::Path { .. } => Some(state.meta.clone()),
+                MetaLocation::Path { .. } => Some(state.meta.clone()),
                 _ => None,
             },
         }
@@ -347,15 +347,15 @@ impl Inode {
     /// Puts the metadata where it belongs.
     pub fn put_meta(&self, state: &mut State, changes: &mut Changes) {
         match &state.home {
-            Home::Path { parent, name } => {
+            MetaLocation::Path { parent, name } => {
                 let record = self.path_record(state);
                 changes.put(key::path_key(*parent, name), record.encode());
             }
-            Home::Data => {
+            MetaLocation::Data => {
                 let meta = state.meta.clone();
                 changes.put(key::data_key(self.ino), DataRecord { meta }.encode());
             }
-            Home::Orphan => {
+            MetaLocation::Orphan => {
                 let meta = state.meta.clone();
                 changes.put(key::orphan_key(self.ino), OrphanRecord { meta }.encode());
                 state.orphan_stored = true;
@@ -426,7 +426,7 @@ impl Drop for Inode {
             return;
         }
         let state = self.state.get_mut();
-        if state.home == Home::Orphan
+        if state.home == MetaLocation::Orphan
             && !state.gone
             && let Some(job) = ReapJob::of(self.ino, state)
         {

@@ -58,7 +58,7 @@ use crate::content::failures::Failures;
 use crate::content::grants::Grants;
 use crate::directory::dentry::DentryCache;
 use crate::identity::{Subscribers, Versions};
-use crate::inode::{Home, Inode, PAGE, ReapJob, Seen, State, Table};
+use crate::inode::{Inode, MetaLocation, PAGE, ReapJob, Seen, State, Table};
 use crate::metadata::shared::Shared;
 use crate::transaction::Transactions;
 
@@ -204,7 +204,7 @@ impl Volume {
             })?;
         let table = Table::new();
         let no_name: Arc<[u8]> = Arc::from(&b""[..]);
-        let home = Home::Path {
+        let home = MetaLocation::Path {
             parent: amino_schema::ROOT_PARENT,
             name: Arc::clone(&no_name),
         };
@@ -259,13 +259,13 @@ impl Volume {
         }
         let _operation = self.operation();
         // Space for changes that cannot be collected now was not reported to a program yet.
-        let picked_up = self.pick_up_all();
+        let found = self.find_all_mapped_writes();
         self.stop_housekeeper();
         // Without it the next session takes all files for changed, and no more.
         let _ = self.end_session();
         self.store.clone().close()?;
         let all_stored = self.failures.check_all();
-        picked_up.map_err(|errno| Error::Operation {
+        found.map_err(|errno| Error::Operation {
             what: "cannot store what was written through mappings",
             errno,
         })?;

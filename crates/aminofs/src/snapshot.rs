@@ -14,7 +14,7 @@ impl AminoFs {
         let _operation = self.operation();
         if !self.is_snapshot {
             // What cannot be stored for want of space is no part of the store yet.
-            let _ = self.pick_up_all();
+            let _ = self.find_all_mapped_writes();
         }
         let records = Box::new(self.store.snapshot()?);
         let (dir, options) = (&self.dir, self.options.clone());

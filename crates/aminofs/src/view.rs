@@ -16,7 +16,7 @@ use amino_txn::{Actor, Changes, OpGuard, Records, Visit};
 use bytes::Bytes;
 use goanna_vfs::{Caller, Errno, FileKind, FsError, Node, Result};
 
-use crate::inode::{Home, Inode, State, now};
+use crate::inode::{Inode, MetaLocation, State, now};
 use crate::transaction::Txn;
 use crate::transaction::level::DirDelta;
 use crate::{AminoFs, Durability, Volume, errno, records};
@@ -399,7 +399,7 @@ impl View<'_> {
             let copy = level.inodes.get(&dir.ino);
             time_known |= set && copy.is_some();
         }
-        if state.home == Home::Orphan {
+        if state.home == MetaLocation::Orphan {
             meta.nlink = 0;
         }
         meta

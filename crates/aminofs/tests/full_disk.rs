@@ -54,7 +54,7 @@ fn exhaust(disk: &SmallDisk, user: &User<'_>) {
     }
 }
 
-/// A file of more pages than one operation deletes goes in steps. A step that found no room forgot its pages: they stayed in
+/// A file of more pages than one operation deletes goes in steps. A step that found no space forgot its pages: they stayed in
 /// the store forever, without an inode.
 #[test]
 fn pages_of_a_removed_file_are_not_forgotten_on_a_full_disk() {
@@ -93,7 +93,7 @@ fn pages_of_a_removed_file_are_not_forgotten(engine: EngineKind) {
     close_and_check(fs, &disk.store());
 }
 
-/// What makes room must be possible when there is none.
+/// What makes space must be possible when there is none.
 #[test]
 fn unlink_and_truncate_work_on_a_full_disk() {
     for engine in ENGINES {

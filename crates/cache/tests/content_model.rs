@@ -123,7 +123,7 @@ impl<'a> Store<'a> {
     }
 
     /// Finds writes through mappings, which the back end does not see.
-    fn pick_up(&mut self) {
+    fn find_mapped_writes(&mut self) {
         let mut found = Vec::new();
         let stored = |page| Ok(self.pages.get(&page));
         let all = 0..u64::MAX / PAGE;
@@ -221,7 +221,7 @@ impl<'a> Store<'a> {
                 // As through a mapping: nothing is recorded until it is looked for.
                 self.program.write_all_at(&data, at).unwrap();
                 put(model, at, &data);
-                self.pick_up();
+                self.find_mapped_writes();
             }
             Step::Resize(size) => {
                 self.resize(size);
@@ -298,7 +298,7 @@ fn a_mapping_that_writes_what_was_punched_out_is_found() {
     store.store();
     store.punch(0, 3 * PAGE);
     store.program.write_all_at(&data, 0).unwrap();
-    store.pick_up();
+    store.find_mapped_writes();
     store.store();
     assert!(all_of(&store.filled(), store.size) == data);
 }

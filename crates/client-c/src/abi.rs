@@ -27,7 +27,7 @@ fn failure(errno: Errno) -> c_int {
 ///
 /// # Safety
 ///
-/// `out` has room for 33 bytes.
+/// `out` has space for 33 bytes.
 unsafe fn write_id(id: &Id, out: *mut c_char) {
     let text = id.as_str();
     // SAFETY: an identifier has 32 bytes, and the caller vouches for 33; the two do not overlap, as `id` is ours.
@@ -55,12 +55,12 @@ unsafe fn read_id(text: *const c_char) -> Result<Id, Error> {
 ///
 /// # Safety
 ///
-/// `id` is NULL or has room for 33 bytes.
+/// `id` is NULL or has space for 33 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn amino_begin(id: *mut c_char) -> c_int {
     code(Target::Me.begin().map(|begun| {
         if !id.is_null() {
-            // SAFETY: the caller vouches for the room.
+            // SAFETY: the caller vouches for the space.
             unsafe { write_id(&begun, id) };
         }
     }))
@@ -82,7 +82,7 @@ pub extern "C" fn amino_abort() -> c_int {
 ///
 /// # Safety
 ///
-/// `buf` has room for `len` bytes; it may be NULL when `len` is 0.
+/// `buf` has space for `len` bytes; it may be NULL when `len` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn amino_status(buf: *mut c_char, len: usize) -> c_int {
     if len == 0 {
@@ -113,14 +113,14 @@ fn length(outcome: Result<usize, Error>) -> c_int {
 ///
 /// # Safety
 ///
-/// `id` is NULL or has room for 33 bytes.
+/// `id` is NULL or has space for 33 bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn amino_suspend(id: *mut c_char) -> c_int {
     // Read before the call: without the identifier no program could resume the transaction.
     if id.is_null() {
         return failure(Errno::EFAULT);
     }
-    // SAFETY: not NULL, and the caller vouches for the room.
+    // SAFETY: not NULL, and the caller vouches for the space.
     code(
         Target::Me
             .suspend()

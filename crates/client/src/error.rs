@@ -50,7 +50,7 @@ pub enum Error {
         "a name has 1 to {NAME_MAX} letters, digits, dots, underscores and hyphens, and no hyphen first"
     )]
     BadName,
-    /// `ENOSPC` of commit: no room for it. It was aborted.
+    /// `ENOSPC` of commit: no space for it. It was aborted.
     #[error("no space left to commit; the transaction was aborted")]
     NoSpace,
     /// `EIO` of commit: the disk failed. It was aborted.

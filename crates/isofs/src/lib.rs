@@ -1,4 +1,4 @@
-//! ISO 9660 images: a reader, and the back end of the switch over it (Goanna 4.3).
+//! ISO 9660 images: a reader, and the back end of the switch over it (Goanna paper, section 4.3).
 //!
 //! The reader works on any source that can be read at an offset ([`ReadAt`]), holds no lock while it reads, and starts
 //! without a scan: [`Iso::open`] reads the descriptors and one directory record; directories are read on demand and kept

@@ -1,4 +1,4 @@
-//! The pass-through back end: a directory of the host (Goanna 3.5).
+//! The pass-through back end: a directory of the host (Goanna paper, section 3.5).
 //!
 //! Every operation is a host call, relative to descriptors and with the caller's credentials, so the
 //! host's kernel checks permissions, ACLs, quotas and everything else ([`goanna_vfs::FileSystem::checks_access`] is true).

@@ -95,7 +95,7 @@ pub extern "C" fn rvm_depth() -> c_int {
 ///
 /// # Safety
 ///
-/// `start` is NULL or points to room for a pointer.
+/// `start` is NULL or points to space for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rvm_map(len: usize, start: *mut *mut c_void) -> c_int {
     if start.is_null() {
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn rvm_map(len: usize, start: *mut *mut c_void) -> c_int {
     with(|state| {
         let region = state.rvm.map(len)?;
         let at = state.rvm.start(region)?;
-        // SAFETY: not NULL, and the caller vouches for the room.
+        // SAFETY: not NULL, and the caller vouches for the space.
         unsafe { start.write(at.as_ptr().cast()) };
         Ok(0)
     })
@@ -126,7 +126,7 @@ pub extern "C" fn rvm_unmap(start: *mut c_void) -> c_int {
 ///
 /// # Safety
 ///
-/// `block` is NULL or points to room for a pointer.
+/// `block` is NULL or points to space for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rvm_alloc(size: usize, align: usize, block: *mut *mut c_void) -> c_int {
     if block.is_null() {
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn rvm_alloc(size: usize, align: usize, block: *mut *mut c
         let heap = state.heap.ok_or(Error::Full)?;
         let layout = Layout::from_size_align(size, align).map_err(|_| Error::Alignment)?;
         let at = heap.alloc(&mut state.rvm, layout)?;
-        // SAFETY: not NULL, and the caller vouches for the room.
+        // SAFETY: not NULL, and the caller vouches for the space.
         unsafe { block.write(at.as_ptr().cast()) };
         Ok(0)
     })

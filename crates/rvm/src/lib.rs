@@ -1,4 +1,4 @@
-//! Recoverable memory (Amino 2.4): regions whose writes, allocation and deallocation roll back when a transaction aborts, so
+//! Recoverable memory (Amino paper, section 2.4): regions whose writes, allocation and deallocation roll back when a transaction aborts, so
 //! that a program's data structures stay consistent with its files. The program need not log or announce its writes: at the
 //! first write to a page the kernel copies it, and this crate later finds, keeps or drops the copies.
 //!

@@ -12,20 +12,20 @@
 
 pub mod credentials;
 mod error;
-mod figures;
 pub mod mounts;
 mod options;
 mod perform;
 mod plan;
 pub mod profile;
+mod run_stats;
 pub mod store;
 pub mod subprocess;
 pub mod trace;
 
 pub use error::{Error, MountPointError, StoreError, error_chain};
-pub use figures::{Figures, StoreFigures};
 pub use mounts::OpenStore;
-pub use options::{Engine, Level, Outside};
+pub use options::{Durability, Engine, Outside};
 pub use perform::{Environment, perform};
 pub use plan::{AbortReason, Plan, RunResult};
+pub use run_stats::{RunStats, StoreStats};
 pub use trace::TraceFile;

@@ -1,12 +1,12 @@
 //! The values of the options of a run: durability, engine, treatment of changes outside of transactions. The options
 //! together are [`Plan`](crate::Plan), in `plan.rs`.
 
-use amino_fs::{Durability, EngineKind};
+use amino_fs::EngineKind;
 use serde::{Deserialize, Serialize};
 
-/// The durability level: when programs wait for the disk.
+/// The durability of operations: when programs wait for the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Level {
+pub enum Durability {
     /// Only at fsync(2) and similar calls.
     Aci,
     /// Also at the commit of an explicit transaction.
@@ -15,7 +15,7 @@ pub enum Level {
     Acid,
 }
 
-impl Level {
+impl Durability {
     /// The level that a mount option names.
     pub fn named(name: &[u8]) -> Option<Self> {
         Some(match name {
@@ -27,12 +27,12 @@ impl Level {
     }
 }
 
-impl From<Level> for Durability {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Aci => Self::Aci,
-            Level::Commit => Self::Commit,
-            Level::Acid => Self::Acid,
+impl From<Durability> for amino_fs::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Aci => Self::Aci,
+            Durability::Commit => Self::Commit,
+            Durability::Acid => Self::Acid,
         }
     }
 }

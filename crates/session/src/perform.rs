@@ -6,13 +6,15 @@ use std::time::Instant;
 
 use amino_fs::AminoFs;
 use goanna_monitor::observe::Observer;
-use goanna_monitor::{Abort, Config, Counters, Ending, Outcome, Reporter, Run, Status, Stubs};
+use goanna_monitor::{
+    Abort, Config, Counters, Outcome, Reporter, Run, Status, Stubs, TransactionOutcome,
+};
 use goanna_vfs::Caller;
 
 use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
 use crate::profile::ProfileSource;
 use crate::trace::{Recorder, TraceFile};
-use crate::{AbortReason, Error, Figures, Plan, RunResult, StoreError, store};
+use crate::{AbortReason, Error, Plan, RunResult, RunStats, StoreError, store};
 
 /// The environment of a run.
 pub struct Environment<'a> {
@@ -69,7 +71,7 @@ pub fn perform(
     let recorder = trace.map(|trace| Recorder::start(trace, fail.clone()));
     let recorder = recorder.transpose()?.map(Arc::new);
     observers.extend(recorder.clone().map(|one| -> Arc<dyn Observer> { one }));
-    let counters = plan.figures.then(Arc::<Counters>::default);
+    let counters = plan.stats.then(Arc::<Counters>::default);
     observers.extend(counters.clone().map(|one| -> Arc<dyn Observer> { one }));
     let outcome = Run::new(Config {
         mounts,
@@ -89,22 +91,24 @@ pub fn perform(
     let bring = |(dir, fs): &(PathBuf, Arc<AminoFs>)| bring_to_disk(dir, fs, owned);
     let flushed: Vec<Result<(), Error>> = stores.iter().map(bring).collect();
     let outcome = outcome?;
-    let figures = counters.map(|counters| {
+    let stats = counters.map(|counters| {
         let calls = (&counters.snapshot(), outcome.in_process);
-        Figures::new(elapsed, calls, &stores, &before)
+        RunStats::new(elapsed, calls, &stores, &before)
     });
-    if let (Some(Ending::Failed(errno)), Some((dir, _))) = (&outcome.transaction, stores.first()) {
+    if let (Some(TransactionOutcome::Failed(errno)), Some((dir, _))) =
+        (&outcome.transaction, stores.first())
+    {
         let what = "cannot commit the transaction";
         return Err(Error::store(dir, StoreError::operation(what, *errno)));
     }
     flushed.into_iter().collect::<Result<Vec<()>, Error>>()?;
     traced?;
-    Ok(result(outcome, figures))
+    Ok(result(outcome, stats))
 }
 
 /// The plan's setting for calls that are answered in the process.
 fn stubs(plan: &Plan) -> Stubs {
-    match (plan.in_process, plan.figures) {
+    match (plan.in_process, plan.stats) {
         (false, _) => Stubs::Unused,
         (true, false) => Stubs::Used,
         (true, true) => Stubs::Counted,
@@ -119,9 +123,9 @@ fn bring_to_disk(dir: &Path, fs: &Arc<AminoFs>, owned: Option<&OpenStore>) -> Re
     }
 }
 
-fn result(outcome: Outcome, figures: Option<Figures>) -> RunResult {
+fn result(outcome: Outcome, stats: Option<RunStats>) -> RunResult {
     let (status, aborted) = match outcome.transaction {
-        Some(Ending::Aborted(abort)) => {
+        Some(TransactionOutcome::Aborted(abort)) => {
             let (status, reason) = aborted(abort, outcome.status);
             (status, Some(reason))
         }
@@ -132,7 +136,7 @@ fn result(outcome: Outcome, figures: Option<Figures>) -> RunResult {
             Status::Exited(code) => Ok(code),
             Status::Signaled(signal) => Err(signal),
         },
-        figures,
+        stats,
         aborted,
         lost: outcome.lost,
     }

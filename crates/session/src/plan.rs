@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::mounts::{MountSpec, Source};
 use crate::profile::ProfileSource;
 use crate::store::Create;
-use crate::{Engine, Error, Figures, Outside};
+use crate::{Engine, Error, Outside, RunStats};
 
 /// The description of a run.
 #[derive(Debug, Serialize, Deserialize)]
@@ -30,8 +30,8 @@ pub struct Plan {
     pub outside: Outside,
     /// The file that gets a trace of the run, as the user names it.
     pub trace: Option<PathBuf>,
-    /// Whether the result has figures.
-    pub figures: bool,
+    /// Whether the result has statistics.
+    pub stats: bool,
     /// Whether calls that concern no mount are answered in the process.
     pub in_process: bool,
 }
@@ -63,8 +63,8 @@ impl Plan {
 pub struct RunResult {
     /// The command's exit status, or the signal that killed it.
     pub ended: Result<i32, i32>,
-    /// The figures, if the plan requests them.
-    pub figures: Option<Figures>,
+    /// The statistics, if the plan requests them.
+    pub stats: Option<RunStats>,
     /// Why the run transaction was aborted, if it was.
     pub aborted: Option<AbortReason>,
     /// Number of transactions of the profile that could not be committed.

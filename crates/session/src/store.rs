@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use amino_fs::{AminoFs, EngineKind, Options};
 use goanna_vfs::{Caller, FileSystem, escape_path, wait_for_locks};
 
-use crate::{Engine, Error, Level, StoreError};
+use crate::{Durability, Engine, Error, StoreError};
 
 /// The directory of the store at the default place; `None` where no environment variable names one.
 pub fn default_dir() -> Option<PathBuf> {
@@ -37,7 +37,7 @@ pub struct Opening {
     /// The engine of a store that is made now.
     pub engine: Option<Engine>,
     /// The durability level.
-    pub durability: Level,
+    pub durability: Durability,
     /// Whether a store is made where there is none.
     pub create: Create,
 }
@@ -95,7 +95,7 @@ pub fn open(dir: &Path, opening: Opening, caller: &Caller) -> Result<Arc<AminoFs
     })
 }
 
-/// Opens the store as [`open_patiently`] does; calls `note` when it has made a store.
+/// Opens the store as [`open_when_free`] does; calls `note` when it has made a store.
 pub fn open_or_make(
     dir: &Path,
     opening: Opening,
@@ -103,7 +103,7 @@ pub fn open_or_make(
     note: impl Fn(&str),
 ) -> Result<Arc<AminoFs>, Error> {
     let is_new = matches!(amino_txn::Store::engine_of(dir), Ok(None));
-    let fs = open_patiently(dir, opening, caller)?;
+    let fs = open_when_free(dir, opening, caller)?;
     if is_new {
         note(&format!("made a store in {}", escape_path(dir)));
     }
@@ -124,23 +124,23 @@ fn is_refusal(kind: ErrorKind) -> bool {
 }
 
 /// Maximum time that a command waits for another one that has the store open.
-const PATIENCE: Duration = Duration::from_secs(10);
+const OPEN_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Opens the store as [`open`] does; waits up to `PATIENCE` for a command that has opened the store for its own work.
-pub fn open_patiently(
+/// Opens the store as [`open`] does; waits up to `OPEN_WAIT_MAX` for a command that has opened the store for its own work.
+pub fn open_when_free(
     dir: &Path,
     opening: Opening,
     caller: &Caller,
 ) -> Result<Arc<AminoFs>, Error> {
-    patiently(|| open(dir, opening, caller))
+    retry_while_held(|| open(dir, opening, caller))
 }
 
-/// Calls `open`, and waits as [`open_patiently`] does.
-pub fn patiently<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+/// Calls `open`, and waits as [`open_when_free`] does.
+pub fn retry_while_held<T>(open: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let begun = Instant::now();
     loop {
         match open() {
-            Err(error) if is_held_by(&error, "amino") && begun.elapsed() < PATIENCE => {
+            Err(error) if is_held_by(&error, "amino") && begun.elapsed() < OPEN_WAIT_MAX => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             other => return other,

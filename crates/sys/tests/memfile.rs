@@ -163,7 +163,7 @@ fn leases_see_mappings_that_outlive_their_descriptor() {
 /// A forked child that runs `act` when told, then waits to be killed.
 fn in_child(act: impl FnOnce()) -> i32 {
     let mut ends = [0; 2];
-    // SAFETY: room for two descriptors; the child makes few and simple calls before it pauses.
+    // SAFETY: space for two descriptors; the child makes few and simple calls before it pauses.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         let pid = libc::fork();

@@ -11,7 +11,7 @@ mod common;
 use common::{everyone, filter, launch_self, launch_shell, tracee_role};
 use goanna_sys::Errno;
 use goanna_sys::launch::{Launch, launch};
-use goanna_sys::ptrace::{Event, How, Options, Status, Stopped, interrupt, seize, wait};
+use goanna_sys::ptrace::{CloneKind, Event, Options, Status, Stopped, interrupt, seize, wait};
 
 fn start(request: &Launch) -> i32 {
     let launched = launch(request).unwrap();
@@ -68,9 +68,9 @@ fn children_are_seized_and_reported() {
         let children: Vec<i32> = seen
             .iter()
             .filter_map(|&(tid, status)| match status {
-                Status::NewChild { child, how } => {
+                Status::NewChild { child, kind } => {
                     assert_eq!(tid, pid);
-                    assert_eq!(how, How::Fork);
+                    assert_eq!(kind, CloneKind::Fork);
                     Some(child)
                 }
                 _ => None,
@@ -102,7 +102,7 @@ fn an_exec_by_another_thread_names_its_former_tid() {
         // The test harness makes threads, too, and the reports of two threads' clones come in any order.
         let is_thread = |tid| {
             seen.iter().any(|&(_, status)| {
-                matches!(status, Status::NewChild { child, how: How::Clone } if child == tid)
+                matches!(status, Status::NewChild { child, kind: CloneKind::Clone } if child == tid)
             })
         };
         let former = seen.iter().rev().find_map(|&(tid, status)| match status {

@@ -1,4 +1,4 @@
-//! The file-system switch (Goanna 3.4 and 3.7): the interface of the back ends, and the code that they share.
+//! The file-system switch (Goanna paper, sections 3.4 and 3.7): the interface of the back ends, and the code that they share.
 //!
 //! * [`FileSystem`] is the operations vector. A read-only back end writes ten methods; every other method
 //!   has a default that answers what Linux answers for a missing operation.
@@ -34,7 +34,7 @@ pub use fs::FileSystem;
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
-pub use mount::{Around, Mount, MountError, MountFlags, Mounts, Place, PlaceKey};
+pub use mount::{Mount, MountError, MountFlags, MountParent, Mounts, Place, PlaceKey};
 pub use opened::{Description, Native, OpenFile, Opened, WritePosition};
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};

@@ -1,4 +1,4 @@
-//! The mount table (Goanna 3.4): which back end answers for which canonical path.
+//! The mount table (Goanna paper, section 3.4): which back end answers for which canonical path.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -283,7 +283,7 @@ impl Mounts {
 
     /// The directory that shows a synthetic mount: the canonical path of a host directory (empty for the root), or the mount
     /// that the directory is in. A synthetic directory appears to be on the same file system.
-    pub fn around(&self, synthetic: &Mount) -> Around<'_> {
+    pub fn parent_of(&self, synthetic: &Mount) -> MountParent<'_> {
         let mut path = synthetic.target.as_slice();
         while let Some(slash) = path.iter().rposition(|&byte| byte == b'/') {
             path = path.get(..slash).unwrap_or_default();
@@ -292,8 +292,8 @@ impl Mounts {
             }
         }
         match self.innermost(path) {
-            Some(mount) => Around::Mount(mount),
-            None => Around::Host(path.to_vec()),
+            Some(mount) => MountParent::Mount(mount),
+            None => MountParent::Host(path.to_vec()),
         }
     }
 
@@ -392,9 +392,9 @@ impl Mounts {
     }
 }
 
-/// The directory that shows a synthetic mount; see [`Mounts::around`].
+/// The directory that shows a synthetic mount; see [`Mounts::parent_of`].
 #[derive(Debug)]
-pub enum Around<'m> {
+pub enum MountParent<'m> {
     /// On the host.
     Host(Vec<u8>),
     /// In a mount.

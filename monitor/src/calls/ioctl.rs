@@ -231,8 +231,8 @@ fn of_host(call: &Call<'_>) -> Result<Answer> {
         _ => {}
     }
     match call.uint(1) & !SIZE_BITS {
-        LOOP_SET_FD | LOOP_CHANGE_FD => hand_over(call, argument as i32),
-        LOOP_CONFIGURE | FUSE_DEV_IOC_BACKING_OPEN => hand_over(call, descriptor_at(0)),
+        LOOP_SET_FD | LOOP_CHANGE_FD => give_to_device(call, argument as i32),
+        LOOP_CONFIGURE | FUSE_DEV_IOC_BACKING_OPEN => give_to_device(call, descriptor_at(0)),
         EXT4_IOC_MOVE_EXT => refuse_shadows(call, &[descriptor_at(4)]),
         XFS_IOC_SWAPEXT => refuse_shadows(call, &[descriptor_at(8), descriptor_at(16)]),
         XFS_IOC_EXCHANGE_RANGE | XFS_IOC_COMMIT_RANGE | F2FS_IOC_MOVE_RANGE | BTRFS_IOC_SEND => {
@@ -252,7 +252,7 @@ fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
 }
 
 /// A device that keeps the file, and may write to it at any time, as a mapping does.
-fn hand_over(call: &Call<'_>, fd: i32) -> Result<Answer> {
+fn give_to_device(call: &Call<'_>, fd: i32) -> Result<Answer> {
     if let Ok(Descriptor::Shadow(shadow, ofd)) = call.descriptor(fd)
         && let Shadow::File { place, .. } = &*shadow
         && Monitor::writable(&ofd)?.0

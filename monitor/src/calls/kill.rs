@@ -15,7 +15,7 @@ pub fn send(call: &mut Call<'_>) -> Result<Answer> {
     let monitor = call.monitor;
     if signal(call) == libc::SIGKILL {
         if monitor.participants.is_run() {
-            monitor.ending.condemn(targets(call));
+            monitor.run_end.note_sigkill(targets(call));
         }
     } else {
         // The kernel wakes the first thread of a process, unless that thread blocks the signal.
@@ -40,7 +40,7 @@ pub fn prctl(call: &mut Call<'_>) -> Result<Answer> {
         libc::PR_SET_DUMPABLE if call.arg(1) == 0 => Ok(Answer::DONE),
         libc::PR_SET_PDEATHSIG if call.int(1) == libc::SIGKILL => {
             let pid = call.caller()?.pid;
-            call.monitor.ending.condemn([pid]);
+            call.monitor.run_end.note_sigkill([pid]);
             Ok(Answer::PassOn)
         }
         _ => Ok(Answer::PassOn),

@@ -4,7 +4,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use goanna_vfs::{Around, Attr, Errno, FileKind, Mount, Node, Place, Result, ops, walk};
+use goanna_vfs::{Attr, Errno, FileKind, Mount, MountParent, Node, Place, Result, ops, walk};
 
 use crate::abi::{self, STATX_BEHIND_MOUNT_ID, STATX_DIOALIGN, STATX_MNT_ID_UNIQUE, StatxMore};
 use crate::call::{Answer, Call, Resolved, Target};
@@ -26,9 +26,9 @@ fn device(call: &Call<'_>, mount: &Arc<Mount>, dev: u64) -> Result<u64> {
     if !mount.is_synthetic() {
         return Ok(mounts.device(mount, dev));
     }
-    match mounts.around(mount) {
-        Around::Host(dir) => Ok(nix::sys::stat::stat(host_dir(&dir))?.st_dev),
-        Around::Mount(mount) => {
+    match mounts.parent_of(mount) {
+        MountParent::Host(dir) => Ok(nix::sys::stat::stat(host_dir(&dir))?.st_dev),
+        MountParent::Mount(mount) => {
             let root = mount.fs.getattr(&*call.caller()?, &mount.fs.root())?;
             Ok(mounts.device(mount, root.dev))
         }
@@ -187,9 +187,9 @@ fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
     let mount_id = if mount.is_host() {
         host.as_ref().and_then(abi::mount_id)
     } else if mount.is_synthetic() {
-        match mounts.around(mount) {
-            Around::Mount(outer) => Some(own_id(outer)),
-            Around::Host(dir) => {
+        match mounts.parent_of(mount) {
+            MountParent::Mount(outer) => Some(own_id(outer)),
+            MountParent::Host(dir) => {
                 let around = of_host(host_dir(&dir).as_bytes().to_vec());
                 around.as_ref().and_then(abi::mount_id)
             }
@@ -285,9 +285,9 @@ fn file_system(call: &Call<'_>, place: Place) -> Result<Place> {
         return Ok(place);
     }
     let mounts = &call.monitor.mounts;
-    match mounts.around(&place.mount) {
-        Around::Host(dir) => mounts.host_place(&*call.caller()?, &dir),
-        Around::Mount(mount) => Ok(Place {
+    match mounts.parent_of(&place.mount) {
+        MountParent::Host(dir) => mounts.host_place(&*call.caller()?, &dir),
+        MountParent::Mount(mount) => Ok(Place {
             node: mount.fs.root(),
             mount: mount.clone(),
         }),

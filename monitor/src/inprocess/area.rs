@@ -24,7 +24,7 @@ pub struct Constants {
     pub map_after: u32,
     /// Writes to files of a store from patched sites, before a process gets an area for writes.
     pub writes_after: u32,
-    /// Libraries are looked into at once, and not while the process goes on.
+    /// Libraries are analysed at once, and not while the process continues.
     pub examines_at_once: bool,
     /// [`hash`] of each name that leads from the host into a mount, or into /proc.
     pub names: Vec<u64>,

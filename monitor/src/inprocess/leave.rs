@@ -17,7 +17,7 @@ const NO_CALL: u64 = u64::MAX;
 
 /// Where a thread was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum StubPosition {
     /// In a stub, and it has not made the call.
     Before,
     /// In a call that it made natively, or behind that.
@@ -28,7 +28,7 @@ pub enum Left {
 
 impl InProcess {
     /// Changes the registers of a thread at the stop for the delivery of `signal`, if it is in a stub.
-    pub fn leave(&self, tid: i32, signal: i32, regs: &mut Registers) -> Option<Left> {
+    pub fn leave(&self, tid: i32, signal: i32, regs: &mut Registers) -> Option<StubPosition> {
         self.constants.as_ref()?;
         // The kernel has refused the call, and put its number back into rax.
         let is_refused = signal == libc::SIGSYS;
@@ -43,7 +43,12 @@ impl InProcess {
 }
 
 /// As [`leave`], of a thread in the code of the map of attributes, which has a frame. The only calls with an effect there are those of writes and opens.
-fn leave_map(space: &Space, tid: i32, is_refused: bool, regs: &mut Registers) -> Option<Left> {
+fn leave_map(
+    space: &Space,
+    tid: i32,
+    is_refused: bool,
+    regs: &mut Registers,
+) -> Option<StubPosition> {
     let offset = space.offset_in_map(regs.rip)?;
     let frame = Frame::read(tid, regs).ok()?;
     let (base, site) = space.site_returning_to(frame.ret)?;
@@ -96,7 +101,7 @@ fn leave_map(space: &Space, tid: i32, is_refused: bool, regs: &mut Registers) ->
     if regs.orig_rax != NO_CALL {
         regs.orig_rax = if is_at_call { site.nr.into() } else { NO_CALL };
     }
-    Some(Left::After)
+    Some(StubPosition::After)
 }
 
 /// As [`leave_map`], of a thread behind the open of a shared file. The stub finds out whether the descriptor is of the file's object by the map; here the object tells.
@@ -106,7 +111,7 @@ fn leave_shared(
     (base, site): (u64, Site),
     fd: Option<i32>,
     regs: &mut Registers,
-) -> Left {
+) -> StubPosition {
     let object = word(tid, regs.rsp.wrapping_add(frame::OPENED));
     let is_object = |fd: &i32| {
         let identity = procfs::fd_identity(tid, *fd);
@@ -122,7 +127,7 @@ fn leave_shared(
     if regs.orig_rax != NO_CALL {
         regs.orig_rax = site.nr.into();
     }
-    Left::After
+    StubPosition::After
 }
 
 /// As [`leave_map`], of a thread behind the first call of an open.
@@ -132,7 +137,7 @@ fn leave_open(
     (base, site): (u64, Site),
     (offset, is_refused): (usize, bool),
     regs: &mut Registers,
-) -> Left {
+) -> StubPosition {
     let open = stub::open_layout();
     let result = regs.rax.cast_signed();
     let notifies = offset == open.asked || offset == open.failed;
@@ -156,13 +161,13 @@ fn leave_open(
     }
     regs.rip = frame.ret;
     if regs.orig_rax == NO_CALL {
-        return Left::After;
+        return StubPosition::After;
     }
     regs.orig_rax = site.nr.into();
     if notifies {
-        Left::Notified
+        StubPosition::Notified
     } else {
-        Left::After
+        StubPosition::After
     }
 }
 
@@ -209,11 +214,11 @@ impl Frame {
 }
 
 /// Before the `syscall` of `site` of a library at `base`, which is then made.
-fn before(regs: &mut Registers, base: u64, site: &Site) -> Left {
+fn before(regs: &mut Registers, base: u64, site: &Site) -> StubPosition {
     regs.rip = base + site.at + SITE - 2;
     regs.rax = site.nr.into();
     regs.orig_rax = NO_CALL;
-    Left::Before
+    StubPosition::Before
 }
 
 fn leave(
@@ -221,7 +226,7 @@ fn leave(
     tid: i32,
     is_refused: bool,
     regs: &mut Registers,
-) -> Result<Option<Left>, Errno> {
+) -> Result<Option<StubPosition>, Errno> {
     let offset = (regs.rip - area.start()) as usize;
     let layout = stub::layout();
     if offset >= stub::common().len() {
@@ -239,7 +244,7 @@ fn leave(
         }
         regs.rip = regs.r11;
         regs.orig_rax = NO_CALL;
-        return Ok(Some(Left::After));
+        return Ok(Some(StubPosition::After));
     }
     if offset >= layout.data {
         return Ok(None);
@@ -270,7 +275,7 @@ fn leave(
             NO_CALL
         };
     }
-    Ok(Some(Left::After))
+    Ok(Some(StubPosition::After))
 }
 
 /// In the code of a site, before the common code.
@@ -279,7 +284,7 @@ fn leave_site(
     tid: i32,
     regs: &mut Registers,
     offset: usize,
-) -> Result<Option<Left>, Errno> {
+) -> Result<Option<StubPosition>, Errno> {
     let size = stub::site().len();
     let Some(site) = area.patched.get(offset / size).copied() else {
         return Ok(None);

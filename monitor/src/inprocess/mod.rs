@@ -6,7 +6,7 @@
 //! `syscall`, which notifies. So whatever is not patched is right, too. The rules and their reasons are in docs/decisions/0053.
 //!
 //! * `calls` says which calls have stubs, and what each must look at.
-//! * `elf` and `sites` look into a library, once in a run.
+//! * `elf` and `sites` analyse a library, once in a run.
 //! * `busy` remembers programs whose processes make many calls: their processes get stubs early.
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
@@ -53,19 +53,19 @@ use crate::ptracer::mailbox::{MapRequest, Message};
 use crate::shadow::Identity;
 use area::Constants;
 use busy::BusyPrograms;
-pub use leave::Left;
+pub use leave::StubPosition;
 use mount_points::MountPoints;
 use opens::contents::Contents;
 use run_map::RunMap;
 use sites::{Library, content};
 use space::{Space, WriteAccess};
 
-/// Libraries that are looked into in a run.
+/// Libraries that are analysed in a run.
 const LIBRARIES_MAX: usize = 64;
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
 
-/// The same of all processes of a run before a library is looked into. That takes 2 to 3 ms of CPU time, of which a run of fewer calls gets little back.
+/// The same of all processes of a run before a library is analysed. That takes 2 to 3 ms of CPU time, of which a run of fewer calls gets little back.
 const CALLS_OF_RUN_BEFORE: u32 = 1024;
 
 /// Time from the first stubs of a run to the watch for mount points on the host. The end of an inotify(7) instance that has watched something takes some
@@ -103,7 +103,7 @@ impl Unused {
 /// What is known of a library.
 #[derive(Debug, Clone)]
 enum Examined {
-    /// A thread looks into it, or the run has made too few calls so far.
+    /// A thread analyses it, or the run has made too few calls so far.
     NotYet,
     Is(Arc<Library>),
     /// It is left as it is.

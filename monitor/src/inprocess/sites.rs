@@ -17,7 +17,7 @@ use super::calls::kind_of;
 use super::elf::{Elf, relative};
 use crate::shadow::Identity;
 
-/// Largest library that is looked into.
+/// Largest library that is analysed.
 const LIBRARY_MAX: u64 = 64 << 20;
 /// Size of a page of memory.
 pub const PAGE: u64 = 4096;
@@ -29,7 +29,7 @@ pub const SITE: u64 = 7;
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Reach of a short branch, in bytes.
 const SHORT: u64 = 130;
-/// The libraries that are looked into, by their own names.
+/// The libraries that are analysed, by their own names.
 const NAMES: [&[u8]; 2] = [LIBC, b"ld-linux-x86-64.so.2"];
 const LIBC: &[u8] = b"libc.so.6";
 
@@ -44,7 +44,7 @@ pub struct Site {
     pub kind: u32,
 }
 
-/// A library that was looked into.
+/// A library that was analysed.
 #[derive(Debug)]
 pub struct Library {
     /// Its code in the file: offset, and the same as addresses from the base.
@@ -144,11 +144,11 @@ fn padding(elf: &Elf<'_>, end: u64, offset: u64) -> Result<Range<u64>, Refusal> 
         .ok_or("nothing behind the code")?;
     let needed = stub::common().len() + 4 * stub::site().len();
     if zeros.len() < needed {
-        return Err("too little room behind the code");
+        return Err("too little space behind the code");
     }
     let is_used = elf.has_section_in(offset, offset + (limit - end));
     if zeros.iter().any(|&byte| byte != 0) || is_used != Some(false) {
-        return Err("the room behind the code is used");
+        return Err("the space behind the code is used");
     }
     Ok(start..limit)
 }
@@ -173,7 +173,7 @@ fn sites(text: &[u8], base: u64, functions: &[Range<u64>]) -> Vec<Site> {
         let site = starts.range(..target).next_back()?;
         (target < site + MOV).then_some(*site)
     };
-    let blocks = Blocks::around(&starts, text.len(), base);
+    let blocks = Blocks::containing(&starts, text.len(), base);
     let mut branched: BTreeSet<u64> = long_branches(text, base)
         .filter(|target| blocks.has(*target))
         .filter_map(hit)
@@ -257,7 +257,7 @@ impl Blocks {
     /// log2 of a block's size in bytes.
     const SHIFT: u32 = 4;
 
-    fn around(sites: &BTreeSet<u64>, len: usize, base: u64) -> Self {
+    fn containing(sites: &BTreeSet<u64>, len: usize, base: u64) -> Self {
         let words = (len >> Self::SHIFT) / 64 + 1;
         let mut blocks = Self {
             base,

@@ -25,7 +25,7 @@ const CALLS_AT_SITE: u32 = 2;
 /// Notified calls of a process before anything is patched in it, if others of its program have made many calls.
 const CALLS_OF_BUSY_PROGRAM: u32 = 8;
 /// Places without sites that are remembered.
-const LOOKED_MAX: usize = 64;
+const WITHOUT_SITES_MAX: usize = 64;
 
 /// The address space of a process.
 #[derive(Debug)]
@@ -51,8 +51,8 @@ struct State {
     calls: u32,
     areas: Vec<Area>,
     /// Code that has no sites.
-    looked: Vec<Range<u64>>,
-    /// A library that was not looked into yet.
+    without_sites: Vec<Range<u64>>,
+    /// A library that is not analysed yet.
     awaited: Option<Mapping>,
     map: Map,
     writes: Writes,
@@ -237,15 +237,15 @@ impl Area {
         Ok(())
     }
 
-    /// EBUSY unless the library in memory is the one that was looked into, and what is behind its code is unused.
+    /// EBUSY unless the library in memory is the one that was analysed, and what is behind its code is unused.
     fn verify(&self, tid: i32) -> Result<(), Errno> {
         let (id_at, id) = &self.library.build_id;
         let mut found = vec![0; id.len()];
         tracee::read_exact(tid, self.base + id_at, &mut found)?;
         let length = self.library.padding.end - self.library.padding.start;
-        let mut room = vec![0; length as usize];
-        tracee::read_exact(tid, self.start(), &mut room)?;
-        if found != *id || room.iter().any(|&byte| byte != 0) {
+        let mut padding = vec![0; length as usize];
+        tracee::read_exact(tid, self.start(), &mut padding)?;
+        if found != *id || padding.iter().any(|&byte| byte != 0) {
             return Err(Errno::EBUSY);
         }
         Ok(())
@@ -578,21 +578,21 @@ impl Space {
             .position(|area| area.code().contains(&ip));
         let index = match known {
             Some(index) => index,
-            None if state.looked.iter().any(|code| code.contains(&ip)) => return false,
-            None => match look(tid, ip, state.awaited.take(), library) {
-                Looked::Area(area) => {
+            None if state.without_sites.iter().any(|code| code.contains(&ip)) => return false,
+            None => match locate(tid, ip, state.awaited.take(), library) {
+                Located::Area(area) => {
                     state.areas.push(area);
                     state.areas.len() - 1
                 }
-                Looked::Awaited(mapping) => {
+                Located::Awaited(mapping) => {
                     state.awaited = Some(mapping);
                     return false;
                 }
-                Looked::NoSites(code) => {
-                    if state.looked.len() >= LOOKED_MAX {
-                        state.looked.clear();
+                Located::NoSites(code) => {
+                    if state.without_sites.len() >= WITHOUT_SITES_MAX {
+                        state.without_sites.clear();
                     }
-                    state.looked.extend(code);
+                    state.without_sites.extend(code);
                     return false;
                 }
             },
@@ -656,35 +656,35 @@ pub fn turn_off_unknown(constants: &Constants, tid: i32, mapping: &Mapping, libr
 }
 
 /// What is around an instruction.
-enum Looked {
+enum Located {
     Area(Area),
-    /// A library that was not looked into yet.
+    /// A library that is not analysed yet.
     Awaited(Mapping),
     /// Code without sites, if it is known where that is.
     NoSites(Option<Range<u64>>),
 }
 
 /// What has the instruction before `ip` in the process of `tid`; perhaps `awaited`.
-fn look(
+fn locate(
     tid: i32,
     ip: u64,
     awaited: Option<Mapping>,
     library: impl FnOnce(&Mapping) -> Examined,
-) -> Looked {
+) -> Located {
     let is_awaited = |mapping: &Mapping| (mapping.start..mapping.end).contains(&(ip - 1));
     let mapping = awaited.filter(is_awaited).or_else(|| {
         let mappings = mappings::of_range(tid, ip - 1, ip).ok()?;
         mappings.into_iter().next()
     });
     let Some(mapping) = mapping else {
-        return Looked::NoSites(None);
+        return Located::NoSites(None);
     };
     let code = Some(mapping.start..mapping.end);
     match library(&mapping) {
-        Examined::NotYet => Looked::Awaited(mapping),
+        Examined::NotYet => Located::Awaited(mapping),
         Examined::Is(library) => {
-            Area::mapped(library, &mapping).map_or(Looked::NoSites(code), Looked::Area)
+            Area::mapped(library, &mapping).map_or(Located::NoSites(code), Located::Area)
         }
-        Examined::Refused => Looked::NoSites(code),
+        Examined::Refused => Located::NoSites(code),
     }
 }

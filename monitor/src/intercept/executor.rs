@@ -101,7 +101,7 @@ impl Executor {
     pub fn run(&self, job: Job) -> Result<(), Errno> {
         let shared = &self.0.0;
         let mut jobs = shared.jobs.lock();
-        if !shared.staff(&mut jobs, 1) {
+        if !shared.start_threads(&mut jobs, 1) {
             return Err(Errno::EAGAIN);
         }
         jobs.queue.push_back(job);
@@ -170,17 +170,17 @@ impl Shared {
     fn run_later(self: &Arc<Self>, job: Job) {
         let mut jobs = self.jobs.lock();
         jobs.queue.push_back(job);
-        let is_staffed = self.staff(&mut jobs, 0);
+        let has_threads = self.start_threads(&mut jobs, 0);
         drop(jobs);
         self.added.notify_one();
-        if !is_staffed && let Ok(clock) = self.clock() {
+        if !has_threads && let Ok(clock) = self.clock() {
             // The clock tries again.
             clock.wake();
         }
     }
 
     /// Makes sure that there is a thread for each job, and for `more` of them; false where one could not be started.
-    fn staff(self: &Arc<Self>, jobs: &mut Jobs, more: usize) -> bool {
+    fn start_threads(self: &Arc<Self>, jobs: &mut Jobs, more: usize) -> bool {
         if jobs.queue.len() + more <= jobs.idle + jobs.starting {
             return true;
         }
@@ -262,9 +262,9 @@ impl Clock {
             if jobs.is_closed {
                 return;
             }
-            let is_staffed = shared.staff(&mut jobs, 0);
+            let has_threads = shared.start_threads(&mut jobs, 0);
             drop(jobs);
-            let next = if is_staffed { next } else { next.min(RETRY) };
+            let next = if has_threads { next } else { next.min(RETRY) };
             let ready = self.epoll.wait(&mut events, timeout(next)).unwrap_or(0);
             for event in events.iter().take(ready) {
                 if event.data() == WAKE {

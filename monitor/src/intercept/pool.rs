@@ -82,10 +82,10 @@ fn receive(pool: &Pool, ticket: Ticket) -> bool {
             },
             Err(_) => return false,
         };
-        let crowded = pool.receivers.begin(ticket, notification.tid);
+        let contended = pool.receivers.begin(ticket, notification.tid);
         let call = (notification.nr as u32, notification.tid);
         let answered = defect::guarded(&pool.monitor, call, || {
-            answer(pool, crowded, &notification);
+            answer(pool, contended, &notification);
             Ok(())
         });
         if answered.is_err() {
@@ -100,7 +100,7 @@ fn receive(pool: &Pool, ticket: Ticket) -> bool {
     }
 }
 
-fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
+fn answer(pool: &Pool, contended: bool, notification: &Notification) {
     let (monitor, listener) = (&pool.monitor, &pool.listener);
     let nr = notification.nr as u32;
     let call = (nr, notification.args);
@@ -132,10 +132,10 @@ fn answer(pool: &Pool, crowded: bool, notification: &Notification) {
         .delegate_open(monitor, notification, outcome);
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
     // If other tracees need this CPU, too, the kernel should choose another one.
-    let spread = crowded && !installs && listener.set_sync_wake_up(false).is_ok();
+    let spread = contended && !installs && listener.set_sync_wake_up(false).is_ok();
     let installing = installs.then(|| monitor.installs.enter(notification.tid));
     // Where they do, no CPU is idle.
-    let one_cpu = (installs && !crowded)
+    let one_cpu = (installs && !contended)
         .then(|| OneCpu::enter(notification.tid))
         .flatten();
     reply(monitor, listener, notification, outcome, one_cpu);
@@ -191,7 +191,7 @@ fn attempt(
     }
     let outcome = defect::guarded(monitor, (nr, notification.tid), || {
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
-        monitor.outside.around(&mut call, answer)
+        monitor.outside.observe(&mut call, answer)
     });
     let waits = may_wait
         || matches!(
@@ -217,7 +217,7 @@ fn reply(
         Ok(Answer::Value(value)) => listener.reply(id, Reply::Value(value)),
         Ok(Answer::PassOn) => listener.reply(id, Reply::Continue),
         Ok(Answer::Watched(path)) => {
-            let message = Message::Watch(notification.tid, path);
+            let message = Message::ReportResult(notification.tid, path);
             monitor.mailbox.post(message);
             listener.reply(id, Reply::Continue)
         }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 /// A call that takes longer than this no longer keeps others waiting.
-const PATIENCE: Duration = Duration::from_millis(3);
+const SLOW_AFTER: Duration = Duration::from_millis(3);
 /// Number of checks without a call in progress after which a standby stops checking.
 const IDLE_LOOKS: u32 = 32;
 /// Calls of two tracees that follow each other closer than this are made at the same time: between parent and child lie
@@ -22,8 +22,8 @@ const CLOSE: Duration = Duration::from_micros(250);
 /// Each such change of tracees adds this to the score, and every call subtracts 1: one change in 16 calls keeps the score.
 const CHANGE: u32 = 16;
 /// From this score on, tracees count as calling at the same time.
-const CROWD: u32 = 32;
-const SCORE_MAX: u32 = 16 * CROWD;
+const CONTENDED: u32 = 32;
+const SCORE_MAX: u32 = 16 * CONTENDED;
 const SLOTS_MAX: usize = 2;
 
 /// The slots of the threads that receive notifications.
@@ -62,8 +62,8 @@ struct State {
 }
 
 impl State {
-    fn crowded(&self) -> bool {
-        self.score >= CROWD
+    fn contended(&self) -> bool {
+        self.score >= CONTENDED
     }
 
     fn is_idle(&self) -> bool {
@@ -71,7 +71,7 @@ impl State {
     }
 
     fn slots_wanted(&self) -> usize {
-        if self.crowded() { SLOTS_MAX } else { 1 }
+        if self.contended() { SLOTS_MAX } else { 1 }
     }
 
     fn slot(&mut self, ticket: Ticket) -> Option<&mut Slot> {
@@ -97,7 +97,7 @@ impl ReceiverSlots {
         let mut idle_looks = 0;
         state.standbys += 1;
         while !state.closed {
-            let slow = |slot: &Slot| slot.answering.is_some_and(|at| at.elapsed() >= PATIENCE);
+            let slow = |slot: &Slot| slot.answering.is_some_and(|at| at.elapsed() >= SLOW_AFTER);
             if let Some(slow) = state.slots.iter().position(slow) {
                 state.slots.swap_remove(slow);
             }
@@ -107,7 +107,7 @@ impl ReceiverSlots {
             if (watching || !state.watched) && !state.resting {
                 state.watched = true;
                 watching = true;
-                self.free.wait_for(&mut state, PATIENCE);
+                self.free.wait_for(&mut state, SLOW_AFTER);
                 idle_looks = if state.is_idle() { idle_looks + 1 } else { 0 };
                 if idle_looks == IDLE_LOOKS {
                     (watching, state.watched, state.resting) = (false, false, true);
@@ -158,7 +158,7 @@ impl ReceiverSlots {
         if is_resting || state.slots.len() < state.slots_wanted() {
             self.free.notify_one();
         }
-        state.crowded()
+        state.contended()
     }
 
     /// Records that the call is answered. Returns whether the holder still has the slot.
@@ -209,7 +209,7 @@ mod tests {
             });
         }
         assert!(
-            taken.recv_timeout(PATIENCE * 10).is_err(),
+            taken.recv_timeout(SLOW_AFTER * 10).is_err(),
             "taken from a thread that only waits"
         );
         slot.begin(first, 1);
@@ -229,7 +229,7 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(60);
         while !slot.state.lock().resting {
             assert!(Instant::now() < end, "it looks for ever");
-            thread::sleep(PATIENCE);
+            thread::sleep(SLOW_AFTER);
         }
         slot.begin(first, 1);
         assert!(taker.join().unwrap().is_some());
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_receiver_leaves_when_the_crowd_has_gone() {
+    fn the_second_receiver_leaves_when_calls_become_rare() {
         let slot = ReceiverSlots::default();
         slot.state.lock().score = SCORE_MAX;
         let (first, second) = (slot.take().unwrap(), slot.take().unwrap());

@@ -6,7 +6,7 @@
 //! descriptor can be read. Only where the kernel has no such event (the open of a FIFO, a lease, the rest of a message) does the attempt
 //! block its thread. See docs/decisions/0067.
 //!
-//! The caller stays in its call for [`PATIENCE`]. Then the supervisor parks it ([`crate::ptracer`]): the caller sleeps in a call that
+//! The caller stays in its call for [`PARK_AFTER`]. Then the supervisor parks it ([`crate::ptracer`]): the caller sleeps in a call that
 //! signals interrupt, and the kernel reports such a signal to the supervisor as a stop. No thread polls meanwhile. [`Waiting::interrupt`]
 //! ends the wait early.
 
@@ -29,7 +29,7 @@ use crate::intercept::executor::{Executor, Id, retire_this_thread};
 use crate::process::task::Received;
 
 /// How long a caller stays in its call: parking it costs more than most waits take.
-const PATIENCE: Duration = Duration::from_millis(10);
+const PARK_AFTER: Duration = Duration::from_millis(10);
 
 /// The pauses between two attempts to end a wait, at first and at most: the signal that ends a wait in the kernel is lost
 /// where the wait has not begun.
@@ -71,7 +71,7 @@ struct Progress {
 }
 
 /// Indexes of [`Progress::timers`].
-const PATIENCE_TIMER: usize = 0;
+const PARK_AFTER_TIMER: usize = 0;
 const LIMIT_TIMER: usize = 1;
 
 impl Waiting {
@@ -106,15 +106,15 @@ impl Waiting {
         let waiting = Arc::clone(self);
         let job = Box::new(move || waiting.park());
         self.progress.lock().deliver = Some(deliver);
-        let timer = self.executor.at(Instant::now() + PATIENCE, job)?;
-        self.progress.lock().timers[PATIENCE_TIMER] = Some(timer);
+        let timer = self.executor.at(Instant::now() + PARK_AFTER, job)?;
+        self.progress.lock().timers[PARK_AFTER_TIMER] = Some(timer);
         match work.lock {
             Some(lock) => self.wait_for(monitor, lock, work.attempt),
             None => {
                 let (waiting, shared) = (Arc::clone(self), Arc::clone(monitor));
                 let job = Box::new(move || waiting.attempt(&shared, work.attempt));
                 if let Err(errno) = self.executor.run(job) {
-                    self.stop_timer(PATIENCE_TIMER);
+                    self.stop_timer(PARK_AFTER_TIMER);
                     return Err(errno);
                 }
             }
@@ -122,7 +122,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Gives the caller to the supervisor for parking, when it has waited in its call for [`PATIENCE`].
+    /// Gives the caller to the supervisor for parking, when it has waited in its call for [`PARK_AFTER`].
     fn park(self: &Arc<Self>) {
         let mut parked = self.parked.lock();
         // If it was taken, the answer is being delivered.
@@ -258,7 +258,7 @@ impl Waiting {
     }
 
     fn complete(self: &Arc<Self>, monitor: &Monitor, outcome: Result<Answer>) {
-        self.stop_timer(PATIENCE_TIMER);
+        self.stop_timer(PARK_AFTER_TIMER);
         // The caller is not parked in between.
         let parked = self.parked.lock();
         let deliver = {
@@ -291,12 +291,12 @@ impl Waiting {
     /// [`Answer::Again`] where it waits for a lock.
     pub fn interrupt(self: &Arc<Self>) {
         if !self.interrupted.swap(true, Ordering::SeqCst) {
-            self.insist(REPEAT.0);
+            self.interrupt_until_done(REPEAT.0);
         }
     }
 
     /// Ends the wait that the work is in, and again after `pause`, until the work is done.
-    fn insist(self: &Arc<Self>, pause: Duration) {
+    fn interrupt_until_done(self: &Arc<Self>, pause: Duration) {
         {
             let mut progress = self.progress.lock();
             if progress.is_done {
@@ -305,7 +305,7 @@ impl Waiting {
             progress.end_wait(&self.executor);
         }
         let waiting = Arc::clone(self);
-        let again = Box::new(move || waiting.insist((pause * 2).min(REPEAT.1)));
+        let again = Box::new(move || waiting.interrupt_until_done((pause * 2).min(REPEAT.1)));
         // The clock runs: it measures the caller's patience.
         let _ = self.executor.at(Instant::now() + pause, again);
     }

@@ -11,11 +11,11 @@ use crate::Monitor;
 
 /// Whether the run continues. Each operation holds this lock shared, so that none is in progress once the run has ended.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct DelegateLock {
     closed: RwLock<bool>,
 }
 
-impl Gate {
+impl DelegateLock {
     /// Waits for the operations in progress, and refuses further ones.
     pub(crate) fn close(&self) {
         *self.closed.write() = true;
@@ -39,7 +39,7 @@ impl Delegate {
         tid: i32,
         operation: impl FnOnce(Option<TxnId>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
-        let closed = self.0.gate.closed.read();
+        let closed = self.0.delegate_lock.closed.read();
         if *closed {
             return Err(Errno::ECANCELED);
         }

@@ -72,7 +72,7 @@ impl Participants {
         let around = self
             .registry
             .lock()
-            .around(id)
+            .parent(id)
             .or_else(|| self.run.get().copied());
         observer.ended(&Ended {
             id,

@@ -13,7 +13,7 @@ impl Participants {
     /// Commits the current transaction. ENODATA, EBUSY; after any other failure it is aborted.
     pub fn commit(&self, tids: &[i32]) -> Result<(), Errno> {
         let id = self.current_of(tids)?;
-        let around = self.registry.lock().around(id);
+        let around = self.registry.lock().parent(id);
         self.commit_one(id, None)?;
         self.commit_deferred(around);
         Ok(())
@@ -33,7 +33,7 @@ impl Participants {
         for id in ids {
             let (deferred, around) = {
                 let registry = self.registry.lock();
-                (registry.deferred(*id), registry.around(*id))
+                (registry.deferred(*id), registry.parent(*id))
             };
             if deferred.is_some() {
                 self.commit_deferred(Some(*id));
@@ -57,7 +57,7 @@ impl Participants {
         };
         let (around, held) = {
             let registry = self.registry.lock();
-            (registry.around(id), registry.held_inside(id))
+            (registry.parent(id), registry.held_inside(id))
         };
         self.note_refused();
         self.during(|| transactions.abort(id));
@@ -68,7 +68,7 @@ impl Participants {
     }
 
     /// Ends the transactions that process `tid`, now a single thread, began inside `id`, which was begun for it.
-    pub fn retreat(&self, tid: i32, id: TxnId) {
+    pub fn end_inner(&self, tid: i32, id: TxnId) {
         let deserted = {
             let mut registry = self.registry.lock();
             if !registry.open.contains_key(&id) {
@@ -117,7 +117,7 @@ impl Participants {
     fn commit_free(&self, id: TxnId) {
         let (deferred, around) = {
             let registry = self.registry.lock();
-            (registry.deferred(id), registry.around(id))
+            (registry.deferred(id), registry.parent(id))
         };
         let Some(Deferred { durable, program }) = deferred else {
             return;

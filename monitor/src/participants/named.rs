@@ -75,7 +75,7 @@ impl Participants {
             if let Some(held) = registry.held_mut(id) {
                 held.ending = true;
             }
-            (id, registry.around(id))
+            (id, registry.parent(id))
         };
         let outcome = self.commit_one(id, None);
         if let Some(held) = self.registry.lock().held_mut(id) {

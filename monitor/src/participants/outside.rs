@@ -70,7 +70,7 @@ impl Policy {
 
     /// Answers a call by `answer`, and applies the policy if it is a change that the caller's transaction does not cover. EROFS
     /// where such changes are not allowed.
-    pub fn around<'m>(
+    pub fn observe<'m>(
         &self,
         call: &mut Call<'m>,
         answer: impl FnOnce(&mut Call<'m>) -> Result<Answer>,

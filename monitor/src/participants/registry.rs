@@ -70,7 +70,7 @@ impl Registry {
         std::iter::successors(id, |id| self.open.get(id)?.parent)
     }
 
-    pub(super) fn around(&self, id: TxnId) -> Option<TxnId> {
+    pub(super) fn parent(&self, id: TxnId) -> Option<TxnId> {
         self.open.get(&id)?.parent
     }
 

@@ -41,7 +41,7 @@ pub enum Abort {
 }
 
 /// The time from the command's end until the user is notified of processes that continue. Most of them end sooner.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of names of processes in that message.
 const NAMED_MAX: usize = 10;
 /// Number of ended threads that are remembered as possible senders of signals.
@@ -49,7 +49,7 @@ const PAST_MAX: usize = 4096;
 
 /// Watches the processes of one run.
 #[derive(Debug)]
-pub struct Ending {
+pub struct RunEnd {
     is_transaction: bool,
     state: Mutex<State>,
 }
@@ -61,15 +61,15 @@ struct State {
     ended: Option<(Status, Instant)>,
     reported: bool,
     /// Signals from outside that were delivered after the command's end, a bit each, by process.
-    struck: HashMap<i32, u64>,
+    outside_signals: HashMap<i32, u64>,
     /// Processes that a process of the run has killed by SIGKILL, or has set up the kernel to kill.
-    condemned: HashSet<i32>,
+    sigkilled: HashSet<i32>,
     /// Threads of the run that have ended, the latest ones last.
     past: VecDeque<i32>,
     abort: Option<Abort>,
 }
 
-impl Ending {
+impl RunEnd {
     /// `is_transaction`: the whole run is one transaction.
     pub fn new(is_transaction: bool) -> Self {
         Self {
@@ -94,9 +94,9 @@ impl Ending {
     }
 
     /// A process of the run sends SIGKILL to the processes `targets`, or has set up the kernel to do so.
-    pub fn condemn(&self, targets: impl IntoIterator<Item = i32>) {
+    pub fn note_sigkill(&self, targets: impl IntoIterator<Item = i32>) {
         if self.is_transaction {
-            self.state.lock().condemned.extend(targets);
+            self.state.lock().sigkilled.extend(targets);
         }
     }
 
@@ -117,7 +117,7 @@ impl Ending {
                 || state.past.contains(&pid)
         };
         if is_from_outside(signal, origin, is_own) {
-            *state.struck.entry(status.tgid).or_default() |= bit(signal);
+            *state.outside_signals.entry(status.tgid).or_default() |= bit(signal);
         }
     }
 
@@ -134,12 +134,12 @@ impl Ending {
             state.past.pop_front();
         }
         state.past.push_back(tid);
-        let struck = state.struck.remove(&tid).unwrap_or(0);
-        let condemned = state.condemned.remove(&tid);
+        let outside_signals = state.outside_signals.remove(&tid).unwrap_or(0);
+        let sigkilled = state.sigkilled.remove(&tid);
         if tid == state.command || state.ended.is_none() || state.abort.is_some() {
             return;
         }
-        if let Some(signal) = killed_by(how, struck, condemned)
+        if let Some(signal) = killed_by(how, outside_signals, sigkilled)
             && procfs::status(tid).is_ok_and(|status| status.tgid == tid)
         {
             state.abort = Some(Abort::Killed {
@@ -153,7 +153,7 @@ impl Ending {
     /// Notifies the user once which processes continue after the command's end.
     pub fn report_left_processes(&self, alive: &Alive, report: &Reporter) {
         let status = match self.state.lock().ended {
-            Some((status, at)) if at.elapsed() >= PATIENCE => status,
+            Some((status, at)) if at.elapsed() >= REPORT_AFTER => status,
             _ => return,
         };
         let is_process = |tid: &i32| procfs::status(*tid).is_ok_and(|status| status.tgid == *tid);
@@ -200,17 +200,17 @@ fn is_from_outside(signal: i32, origin: SignalOrigin, is_own: impl Fn(i32) -> bo
     }
 }
 
-/// The signal from outside that ended a process: it was `struck` by signals from outside, a bit each, and a process of
-/// the run had `condemned` it to SIGKILL.
-fn killed_by(how: Status, struck: u64, condemned: bool) -> Option<i32> {
+/// The signal from outside that ended a process: `outside_signals` has a bit for each signal from outside, and a process of
+/// the run had sent it SIGKILL (`sigkilled`).
+fn killed_by(how: Status, outside_signals: u64, sigkilled: bool) -> Option<i32> {
     // Shells exit with this status plus the signal's number when a signal ends them.
     const BY_SIGNAL: i32 = 128;
     match how {
-        Status::Signaled(libc::SIGKILL) => (!condemned).then_some(libc::SIGKILL),
-        Status::Signaled(signal) => (struck & bit(signal) != 0).then_some(signal),
+        Status::Signaled(libc::SIGKILL) => (!sigkilled).then_some(libc::SIGKILL),
+        Status::Signaled(signal) => (outside_signals & bit(signal) != 0).then_some(signal),
         Status::Exited(code) => {
             let signal = code - BY_SIGNAL;
-            (struck & bit(signal) != 0).then_some(signal)
+            (outside_signals & bit(signal) != 0).then_some(signal)
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn a_process_is_killed_by_the_signal_that_ended_it() {
         let term = bit(libc::SIGTERM);
-        let killed = |how, struck| killed_by(how, struck, false);
+        let killed = |how, outside_signals| killed_by(how, outside_signals, false);
         assert_eq!(killed(Status::Signaled(libc::SIGTERM), term), Some(15));
         assert_eq!(killed(Status::Signaled(libc::SIGTERM), 0), None, "its own");
         assert_eq!(killed(Status::Signaled(libc::SIGSEGV), term), None);

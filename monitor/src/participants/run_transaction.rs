@@ -13,7 +13,7 @@ use crate::{Monitor, Status};
 
 /// The outcome of a run transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
+pub enum TransactionOutcome {
     /// It is committed, and on the disk.
     Committed,
     /// It was aborted, for this reason.
@@ -46,19 +46,19 @@ impl RunTransaction {
 
     /// Commits it durably if the command succeeded and no process that it left running was killed; else aborts it. All
     /// processes must have ended, and all descriptors must be closed.
-    pub fn end(mut self, status: Status) -> Ending {
+    pub fn end(mut self, status: Status) -> TransactionOutcome {
         if status != Status::Exited(0) {
-            return Ending::Aborted(Abort::Status);
+            return TransactionOutcome::Aborted(Abort::Status);
         }
-        if let Some(abort) = self.monitor.ending.abort() {
-            return Ending::Aborted(abort);
+        if let Some(abort) = self.monitor.run_end.abort() {
+            return TransactionOutcome::Aborted(abort);
         }
         let ended = self.commit();
         // A failed commit has aborted it, unless the commit could not begin (EBUSY).
         self.open = ended == Err(Errno::EBUSY);
         match ended {
-            Ok(()) => Ending::Committed,
-            Err(errno) => Ending::Failed(errno),
+            Ok(()) => TransactionOutcome::Committed,
+            Err(errno) => TransactionOutcome::Failed(errno),
         }
     }
 

@@ -15,7 +15,7 @@ use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 use super::{Joining, Supervisor, living_thread};
 use crate::answer::{reopen_flags, status};
 use crate::call::{Answer, Call, Work};
-use crate::calls::socket::{self, datagram, rights, watch};
+use crate::calls::socket::{self, datagram, filter, rights};
 use crate::calls::txn::Request;
 use crate::inprocess::is_plain;
 use crate::intercept::waiting::Rejoined;
@@ -23,7 +23,7 @@ use crate::participants::profile::End;
 use crate::participants::profile::profiled;
 use crate::process::task::Task;
 use crate::ptracer::inject::Fetch;
-use crate::ptracer::mailbox::{Late, Message, Park};
+use crate::ptracer::mailbox::{LateAnswer, Message, Park};
 use crate::ptracer::program::{Exec, Plan};
 use crate::ptracer::rewrite::{Registers, Rewrite};
 use crate::table::filter::{CLOSER, PARTICIPANT, compile_participant};
@@ -39,7 +39,7 @@ pub(super) enum Next {
     /// The kernel performs another call instead.
     Instead(Rewrite),
     /// Not yet: a thread of the executor determines its answer, which has this number.
-    Late(u64),
+    LateAnswer(u64),
     /// Not yet: another process must get a filter first.
     Join(Request),
     /// It is restarted when the tracee has sent us this descriptor.
@@ -110,7 +110,7 @@ impl Supervisor {
             return Ok(Next::Run);
         }
         let ours = self.first_filters + u32::from(self.filtered.contains(&tid));
-        watch::install(call, stopped, ours).map(Next::of)
+        filter::install(call, stopped, ours).map(Next::of)
     }
 
     /// Handles execve(2). If a rule applies to the program, the process first gets the filter of participants.
@@ -186,11 +186,11 @@ impl Supervisor {
         if is_repeated && !proceeds {
             self.waits.forget(tid);
         }
-        self.go_on(stopped, regs, next)
+        self.continue_or_hold(stopped, regs, next)
     }
 
     /// Continues the thread, or keeps it in its stop.
-    pub(super) fn go_on(
+    pub(super) fn continue_or_hold(
         &mut self,
         stopped: Stopped,
         regs: Registers,
@@ -205,7 +205,7 @@ impl Supervisor {
                 self.rewriter.start(&stopped, regs, rewrite)?;
                 stopped.cont_syscall(0)
             }
-            Ok(Next::Late(number)) => {
+            Ok(Next::LateAnswer(number)) => {
                 self.late.insert(tid, (number, stopped));
                 Ok(())
             }
@@ -264,7 +264,7 @@ impl Supervisor {
         match (next, task.wanted()) {
             (_, Some(fd)) | (Ok(Next::Fetch(fd)), None) => Ok(Next::Fetch(fd)),
             // The thread that determines the answer needs the descriptors, too.
-            (Ok(waits @ (Next::Late(_) | Next::Join(_))), None) => Ok(waits),
+            (Ok(waits @ (Next::LateAnswer(_) | Next::Join(_))), None) => Ok(waits),
             (next, None) => {
                 task.forget_brought();
                 next
@@ -322,7 +322,7 @@ impl Supervisor {
             }
             (_, Some(handler)) => {
                 let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
-                let mut answer = monitor.outside.around(&mut call, answer);
+                let mut answer = monitor.outside.observe(&mut call, answer);
                 if let Some(fd) = call.task.wanted() {
                     return Ok(Next::Fetch(fd));
                 }
@@ -404,7 +404,7 @@ impl Supervisor {
         let (waiting, shared) = (&self.monitor.waiting, Arc::clone(&self.monitor));
         let deliver = move |waiting, answer| {
             let message = match answer {
-                Some(answer) => Message::Late(Box::new(Late {
+                Some(answer) => Message::LateAnswer(Box::new(LateAnswer {
                     tid,
                     number,
                     regs,
@@ -418,7 +418,7 @@ impl Supervisor {
             shared.mailbox.post(message);
         };
         waiting.begin(&monitor, tid, call_of(&regs), work, Box::new(deliver))?;
-        Ok(Next::Late(number))
+        Ok(Next::LateAnswer(number))
     }
 
     /// The thread whose call has the answer `number`, if it still waits for that.
@@ -429,8 +429,8 @@ impl Supervisor {
     }
 
     /// Continues a call whose answer took long.
-    pub(super) fn finish(&mut self, late: Late) {
-        let Late {
+    pub(super) fn finish(&mut self, late: LateAnswer) {
+        let LateAnswer {
             tid,
             number,
             regs,
@@ -447,7 +447,7 @@ impl Supervisor {
                 self.without_notification(&stopped, regs, answer)
             }
         };
-        let outcome = self.go_on(stopped, regs, next);
+        let outcome = self.continue_or_hold(stopped, regs, next);
         debug_assert!(
             matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
             "{tid}: {outcome:?}"
@@ -469,7 +469,7 @@ fn on_own_thread(
         let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
         call.may_wait = true;
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
-        again.outside.around(&mut call, answer)
+        again.outside.observe(&mut call, answer)
     }))
 }
 

@@ -13,7 +13,7 @@ use goanna_vfs::Errno;
 
 use super::lineage::Parent;
 use super::mailbox::Message;
-use super::{Supervisor, end_of, guard};
+use super::{Supervisor, end_of, panics};
 use crate::Monitor;
 use crate::intercept::in_flight::LIMIT;
 
@@ -156,7 +156,7 @@ impl Supervisor {
         let monitor = Arc::clone(&self.monitor);
         self.lineage.ended(tid);
         // This comes before the check: a call that still finds its task is in flight by now.
-        guard::leaving(&monitor, tid, || {
+        panics::catch_at_exit(&monitor, tid, || {
             monitor.tasks.remove(tid);
             monitor.waiting.abandon(tid);
         });
@@ -172,9 +172,9 @@ impl Supervisor {
     /// Ends the state of thread `tid`, which is about to be reaped, before its parent can see its end.
     fn leaving(&mut self, tid: i32, how: ptrace::Status) {
         let monitor = Arc::clone(&self.monitor);
-        guard::leaving(&monitor, tid, || {
+        panics::catch_at_exit(&monitor, tid, || {
             if let Some(status) = end_of(how) {
-                monitor.ending.leave(tid, status);
+                monitor.run_end.leave(tid, status);
                 monitor.alive.remove(tid);
                 monitor.participants.leaving(tid);
                 monitor.profiled.exited(&monitor, tid, status);

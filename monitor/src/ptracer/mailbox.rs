@@ -20,7 +20,7 @@ use crate::ptracer::inject::map::MapMemory;
 use crate::ptracer::rewrite::Registers;
 
 /// The answer to a call at a ptrace stop, which took long.
-pub struct Late {
+pub struct LateAnswer {
     /// The thread that called.
     pub tid: i32,
     /// Which answer of the supervisor's it is: the thread's number may be another one's by now.
@@ -35,7 +35,7 @@ pub struct Late {
 pub struct Park {
     /// The call.
     pub waiting: Arc<Waiting>,
-    /// Where the thread is at the call's ptrace stop: number, as in [`Late`], and registers. Otherwise it is about to leave
+    /// Where the thread is at the call's ptrace stop: number, as in [`LateAnswer`], and registers. Otherwise it is about to leave
     /// its call with a result that makes the kernel restart it.
     pub at_stop: Option<(u64, Registers)>,
 }
@@ -53,7 +53,7 @@ pub struct MapRequest {
 /// A request to the supervisor.
 pub enum Message {
     /// To let the caller continue with its answer.
-    Late(Box<Late>),
+    LateAnswer(Box<LateAnswer>),
     /// To park a thread whose call waits.
     Park(Box<Park>),
     /// To let the thread continue, whose call has waited: the answer is there.
@@ -65,7 +65,7 @@ pub enum Message {
     /// To have the thread map memory before it returns from its call.
     MapMemory(Box<MapRequest>),
     /// To see the result of the call that the thread is in, which is about to change the path.
-    Watch(i32, Vec<u8>),
+    ReportResult(i32, Vec<u8>),
     /// To let the thread exit, whose core files are where they belong.
     CoreMoved(i32),
     /// To look for threads that have ended, while others cannot be reaped yet.

@@ -9,11 +9,11 @@
 
 mod calls;
 mod dying;
-mod guard;
 pub mod inject;
 mod lineage;
 pub mod mailbox;
 mod observed;
+mod panics;
 mod parking;
 pub mod pause;
 pub mod program;
@@ -169,18 +169,18 @@ impl Supervisor {
 
     fn read(&mut self, message: Message) {
         match message {
-            Message::Late(late) => {
+            Message::LateAnswer(late) => {
                 let (tid, regs) = (late.tid, late.regs);
-                self.guarded_call(tid, Some(regs), |this| this.finish(*late));
+                self.catch_at_call(tid, Some(regs), |this| this.finish(*late));
             }
             Message::Park(park) => {
                 let tid = park.waiting.tid;
                 let regs = park.at_stop.map(|(_, regs)| regs);
-                self.guarded_call(tid, regs, |this| this.park(*park));
+                self.catch_at_call(tid, regs, |this| this.park(*park));
             }
             Message::Ready(tid) => {
                 let regs = self.parking.saved(tid);
-                self.guarded_call(tid, regs, |this| this.ready(tid));
+                self.catch_at_call(tid, regs, |this| this.ready(tid));
             }
             Message::Due(tid, number) => {
                 if self.waits.due(tid, number) {
@@ -193,7 +193,7 @@ impl Supervisor {
                 let begun = self.injector.map_memory(request.tid, request.script);
                 request.accepted.store(begun.is_ok(), Ordering::Release);
             }
-            Message::Watch(tid, path) => drop(self.watch(tid, path)),
+            Message::ReportResult(tid, path) => drop(self.watch(tid, path)),
             Message::CoreMoved(tid) => self.core_moved(tid),
             Message::Look => self.dying.look(),
         }
@@ -205,7 +205,7 @@ impl Supervisor {
         // It may be about to return to its program with a descriptor that a commit has not seen.
         self.monitor.pause.wait_until_over();
         let (tid, status) = (event.tid(), event.status());
-        let outcome = self.guarded_stop(tid, status, |this| match event {
+        let outcome = self.catch_at_stop(tid, status, |this| match event {
             Event::Ended { tid, status } => {
                 this.observe_death(tid, status);
                 this.ended(tid);
@@ -465,7 +465,7 @@ impl Supervisor {
                 Err(errno) => Err(errno.into()),
             };
             let next = self.without_notification(&stopped, regs, answer);
-            let outcome = self.go_on(stopped, regs, next);
+            let outcome = self.continue_or_hold(stopped, regs, next);
             debug_assert!(
                 matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
                 "{tid}: {outcome:?}"

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::call::{Call, Resolved};
 use crate::errno::errno;
 use crate::shadow::run_directory::{RunDir, make_passage};
-use crate::shadow::{Identity, guard};
+use crate::shadow::{Identity, copy_permissions};
 
 /// Linux reads this many bytes of a program to recognise its format (`BINPRM_BUF_SIZE`).
 const HEAD: usize = 256;
@@ -85,7 +85,7 @@ impl Programs {
         make_passage(&dir).map_err(errno)?;
         let path = dir.join(name);
         copy_out(caller, place, &path)?;
-        guard(caller, place, &path)?;
+        copy_permissions(caller, place, &path)?;
         self.remember(&path, place)?;
         if let Some(old) = copies.insert(
             place.key(),

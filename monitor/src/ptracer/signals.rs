@@ -9,7 +9,7 @@ use goanna_vfs::{Errno, Result};
 use super::Supervisor;
 use super::calls::call_of;
 use super::undisturbed::{self, Deadline, Instead};
-use crate::inprocess::Left;
+use crate::inprocess::StubPosition;
 use crate::ptracer::inject::{Receive, Stop};
 use crate::ptracer::mailbox::Message;
 use crate::ptracer::restart;
@@ -37,7 +37,7 @@ impl Supervisor {
                 stop => return self.injected(tid, stop),
             };
             let monitor = &self.monitor;
-            monitor.ending.deliver(&stopped, signal, &monitor.alive);
+            monitor.run_end.deliver(&stopped, signal, &monitor.alive);
             // After an error here only the core file is lost.
             let _ = self.core_files.signal(monitor, &stopped, signal);
         }
@@ -49,12 +49,12 @@ impl Supervisor {
         let left = self.monitor.in_process.leave(tid, signal, &mut regs);
         if let Some(left) = left {
             stopped.set_regs(&regs)?;
-            if left == Left::Before && is_of_stub(&stopped, signal)? {
+            if left == StubPosition::Before && is_of_stub(&stopped, signal)? {
                 return stopped.cont(0);
             }
         }
         // A call that notifies from a stub is interrupted as one from the site.
-        let left = left.filter(|left| *left != Left::Notified);
+        let left = left.filter(|left| *left != StubPosition::Notified);
         // Outside of a call the number is -1, which is not in the table.
         let (nr, args) = call_of(&regs);
         let result = regs.rax.cast_signed();

@@ -16,7 +16,7 @@ use goanna_vfs::Errno;
 
 use crate::launch::{self, Command, Program, Start, start};
 use crate::participants::delegate::Delegate;
-use crate::participants::run_transaction::{Ending, RunTransaction};
+use crate::participants::run_transaction::{RunTransaction, TransactionOutcome};
 use crate::ptracer::Supervisor;
 use crate::shadow::run_directory::RunDir;
 use crate::signals::Signals;
@@ -35,7 +35,7 @@ pub struct Outcome {
     /// Calls that were answered in the processes, if they were counted ([`crate::Stubs::Counted`]).
     pub in_process: u64,
     /// The outcome of the transaction of [`Config::one_transaction`].
-    pub transaction: Option<Ending>,
+    pub transaction: Option<TransactionOutcome>,
     /// Number of transactions of the profile whose commit failed; [`Config::fail`] has received each.
     pub lost: usize,
 }
@@ -55,7 +55,7 @@ impl Killer {
     /// Sends SIGKILL to all processes of the run, whose transaction is not committed from then on. A process that is just
     /// starting another one may leave it behind: repeat this call until the run has ended.
     pub fn kill(&self) {
-        self.0.ending.end_run();
+        self.0.run_end.end_run();
         self.0.participants.end_run();
         self.0.alive.kill();
     }
@@ -148,7 +148,7 @@ impl Run {
             .then(|| RunTransaction::begin(&monitor));
         let transaction = transaction.transpose().map_err(Error::Transaction)?;
         let mut supervisor = Supervisor::new(Arc::clone(&monitor), listener.is_some());
-        monitor.ending.set_command(pid);
+        monitor.run_end.set_command(pid);
         supervisor.seize(pid).map_err(Error::Trace)?;
         if let Some(listener) = listener {
             let listener = Listener::from_fd(listener);
@@ -160,7 +160,7 @@ impl Run {
         open().map_err(Error::Trace)?;
         let status = supervisor.run(pid).map_err(Error::Trace)?;
         sweeper.stop();
-        monitor.gate.close();
+        monitor.delegate_lock.close();
         monitor.participants.note_refused();
         monitor.participants.end_named();
         monitor.in_process.drop_contents();

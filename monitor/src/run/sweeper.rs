@@ -58,6 +58,6 @@ fn sweep(monitor: &Monitor) {
     monitor.shadows.sweep(|| monitor.alive.all());
     monitor.watches.sweep(|| monitor.alive.all());
     monitor
-        .ending
+        .run_end
         .report_left_processes(&monitor.alive, &monitor.note);
 }

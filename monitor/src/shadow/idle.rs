@@ -11,7 +11,7 @@ use goanna_vfs::{Caller, FileKind, Place, PlaceKey};
 
 use super::retired::Former;
 use super::{
-    BackingObject, DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity, RESTLESS_SWEEPS, Shadow, Shadows,
+    BackingObject, DIRECTORY_SWEEPS, DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity, Shadow, Shadows,
     Table,
 };
 use crate::process::task::credentials;
@@ -161,18 +161,19 @@ impl Shadows {
 
     /// Backing directories that no call has used since the previous sweep; `None` if it is not time to look for them.
     fn idle_directories(&self) -> Option<Idle> {
-        let left = self.restless.load(Ordering::Relaxed);
+        let left = self.directory_checks.load(Ordering::Relaxed);
         // A concurrent removal restarts the count.
-        let _ = self.restless.compare_exchange(
+        let _ = self.directory_checks.compare_exchange(
             left,
             left.saturating_sub(1),
             Ordering::Relaxed,
             Ordering::Relaxed,
         );
-        let restless = left > RESTLESS_SWEEPS - FIRST_SWEEPS || left > 0 && left.is_multiple_of(10);
+        let directory_checks =
+            left > DIRECTORY_SWEEPS - FIRST_SWEEPS || left > 0 && left.is_multiple_of(10);
         let mut table = self.table.write();
         let all = table.backing_objects.len() >= DIRS_BEFORE_SWEEP.max(2 * table.dirs_kept);
-        if !all && !restless {
+        if !all && !directory_checks {
             return None;
         }
         table.sweeps += 1;

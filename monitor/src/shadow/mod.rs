@@ -7,8 +7,8 @@
 //! descriptor); no back end is called under it.
 
 mod alarm;
-mod guard;
 mod idle;
+mod permissions;
 mod retired;
 pub mod run_directory;
 
@@ -36,7 +36,7 @@ use alarm::Alarm;
 pub(crate) use alarm::Alarmed;
 use retired::Retired;
 
-pub(crate) use guard::guard;
+pub(crate) use permissions::copy_permissions;
 
 /// `(st_dev, st_ino)` of a host object.
 pub type Identity = (u64, u64);
@@ -139,8 +139,8 @@ pub struct Shadows {
     rundir: RunDir,
     /// Number of objects from which on an open itself looks for unused files, and does not wait for the next sweep. Each object takes
     /// a descriptor of ours.
-    crowd: AtomicUsize,
-    crowd_min: usize,
+    files_before_sweep: AtomicUsize,
+    files_before_sweep_min: usize,
     sweeping: Mutex<()>,
     /// The map of attributes, where backing directories are objects.
     attributes: OnceLock<Arc<RunMap>>,
@@ -150,7 +150,7 @@ pub struct Shadows {
     /// Wakes the sweeper.
     pub(crate) alarm: Alarm,
     /// Number of sweeps that will still look for removed directories.
-    restless: AtomicU64,
+    directory_checks: AtomicU64,
     /// Number of sweeps that will still look for removed fifos, sockets and devices.
     removals: AtomicU64,
 }
@@ -172,7 +172,7 @@ const MANY_FILES: usize = 1024;
 const DIRS_BEFORE_SWEEP: usize = 1024;
 /// Number of sweeps after the removal of a directory that check whether its backing directory is still held: the first few, since most
 /// are released at once, and then every tenth.
-const RESTLESS_SWEEPS: u64 = 60;
+const DIRECTORY_SWEEPS: u64 = 60;
 const FIRST_SWEEPS: u64 = 4;
 /// Number of sweeps after the removal of a name that look for fifos, sockets and devices without names. In the committed state a
 /// transaction removes the name much later: at its commit.
@@ -183,18 +183,18 @@ impl Shadows {
     pub fn new(rundir: RunDir) -> Self {
         // The limit was raised before; this call returns it.
         let limit = limits::raise_nofile().unwrap_or(1024);
-        let crowd_min = usize::try_from(limit / 2).unwrap_or(usize::MAX);
+        let files_before_sweep_min = usize::try_from(limit / 2).unwrap_or(usize::MAX);
         Self {
             table: RwLock::default(),
             rundir,
-            crowd: AtomicUsize::new(crowd_min),
-            crowd_min,
+            files_before_sweep: AtomicUsize::new(files_before_sweep_min),
+            files_before_sweep_min,
             sweeping: Mutex::default(),
             attributes: OnceLock::new(),
             new_files: AtomicUsize::new(0),
             many: AtomicUsize::new(MANY_FILES),
             alarm: Alarm::default(),
-            restless: AtomicU64::new(0),
+            directory_checks: AtomicU64::new(0),
             removals: AtomicU64::new(0),
         }
     }
@@ -297,7 +297,8 @@ impl Shadows {
 
     /// Makes the next sweeps look for the backing directory of a directory that was just removed.
     pub fn directory_removed(&self) {
-        self.restless.store(RESTLESS_SWEEPS, Ordering::Relaxed);
+        self.directory_checks
+            .store(DIRECTORY_SWEEPS, Ordering::Relaxed);
     }
 
     /// Makes the next sweeps look for objects without names, because a name of a file other than a directory was removed or replaced.
@@ -324,13 +325,16 @@ impl Shadows {
         if self.new_files.fetch_add(1, Ordering::Relaxed) + 1 == self.many.load(Ordering::Relaxed) {
             self.alarm.ring();
         }
-        if objects > self.crowd.load(Ordering::Relaxed)
+        if objects > self.files_before_sweep.load(Ordering::Relaxed)
             && let Some(_alone) = self.sweeping.try_lock()
         {
             self.sweep_files();
             let kept = self.table.read().by_identity.len();
-            let crowd = kept.saturating_add(kept / 4).max(self.crowd_min);
-            self.crowd.store(crowd, Ordering::Relaxed);
+            let files_before_sweep = kept
+                .saturating_add(kept / 4)
+                .max(self.files_before_sweep_min);
+            self.files_before_sweep
+                .store(files_before_sweep, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -436,7 +440,7 @@ impl Shadows {
             Ok(path)
         })?;
         self.rundir.admit(caller.uid).map_err(errno)?;
-        guard(caller, place, &path)?;
+        copy_permissions(caller, place, &path)?;
         Ok(path)
     }
 
@@ -460,13 +464,13 @@ impl Shadows {
     }
 
     /// The owner or the permissions of `place` have changed, as `caller` sees it.
-    pub fn guard_anew(&self, caller: &Caller, place: &Place) -> Result<()> {
+    pub fn update_permissions(&self, caller: &Caller, place: &Place) -> Result<()> {
         let fs = &place.mount.fs;
         if place.node.is_dir() || fs.host_path(&place.node).is_some() {
             return Ok(());
         }
         let known = self.table.read().known(&place.key());
-        known.map_or(Ok(()), |path| guard(caller, place, &path))
+        known.map_or(Ok(()), |path| copy_permissions(caller, place, &path))
     }
 
     fn backing_object(

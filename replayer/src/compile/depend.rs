@@ -117,7 +117,7 @@ pub struct Issuer {
 
 /// The commands that a command must wait for.
 #[derive(Debug, Default)]
-pub struct Must {
+pub struct Prerequisites {
     pub waits: Vec<Wait>,
     /// A conflicting command overlapped it in the trace.
     pub is_racy: bool,
@@ -153,7 +153,7 @@ const MAX_RANGES: usize = 64;
 
 impl Dependencies {
     /// Adds a command; `extra` are dependencies that do not come from resources.
-    pub fn add(&mut self, issuer: Issuer, uses: &Uses, extra: &[Wait]) -> Must {
+    pub fn add(&mut self, issuer: Issuer, uses: &Uses, extra: &[Wait]) -> Prerequisites {
         if self.resources.len() + self.files.len() > MAX_RESOURCES {
             self.start_anew();
         }
@@ -164,7 +164,7 @@ impl Dependencies {
         for (file, range, writes) in &uses.bytes {
             self.use_bytes(issuer, *file, *range, *writes, &mut found);
         }
-        let mut must = Must::default();
+        let mut must = Prerequisites::default();
         for access in found.iter().filter(|access| access.lane != issuer.lane) {
             must.is_racy |= access.left_ns > issuer.entered_ns;
         }

@@ -283,13 +283,13 @@ type Extended = (Vec<u8>, Vec<u8>);
 /// The extended attributes of a file that is no symbolic link.
 fn extended(path: &Path) -> Result<Vec<Extended>, Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-    let mut room = vec![0; MAX_ATTRIBUTES];
-    let length = match sys::attribute(&path, sys::Attribute::List(&mut room)) {
+    let mut buffer = vec![0; MAX_ATTRIBUTES];
+    let length = match sys::attribute(&path, sys::Attribute::List(&mut buffer)) {
         Err(Errno::EOPNOTSUPP) => return Ok(Vec::new()),
         length => length?,
     };
-    room.truncate(usize::try_from(length).unwrap_or(0));
-    let names = room
+    buffer.truncate(usize::try_from(length).unwrap_or(0));
+    let names = buffer
         .split(|byte| *byte == 0)
         .filter(|name| !name.is_empty());
     let mut attributes = Vec::new();

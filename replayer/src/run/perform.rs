@@ -187,7 +187,7 @@ impl Performer {
 
     /// Tries for a lock until `act` has it, or fails for another reason, or the time is over. Locks that processes outside of the replay
     /// hold, or that a hostile trace takes twice, do not hang the replay.
-    fn patiently(&self, act: impl Fn() -> Returned) -> Result<(), Errno> {
+    fn retry_until_locked(&self, act: impl Fn() -> Returned) -> Result<(), Errno> {
         let end = monotonic_ns().saturating_add(PATIENCE_NS);
         let mut pause = FIRST_PAUSE;
         loop {
@@ -206,7 +206,7 @@ impl Performer {
 
     fn flock(&self, fd: i32, operation: i32) -> Returned {
         if operation & (libc::LOCK_NB | libc::LOCK_UN) == 0 {
-            self.patiently(|| sys::flock(fd, operation | libc::LOCK_NB))?;
+            self.retry_until_locked(|| sys::flock(fd, operation | libc::LOCK_NB))?;
         }
         // The lock is held already: this is the call of the trace, which does not wait.
         sys::flock(fd, operation)
@@ -220,7 +220,7 @@ impl Performer {
             _ => return Err(Errno::EINVAL),
         };
         if let Some(at_once) = at_once {
-            self.patiently(|| sys::lock(fd, at_once, range))?;
+            self.retry_until_locked(|| sys::lock(fd, at_once, range))?;
         }
         sys::lock(fd, command, range)
     }

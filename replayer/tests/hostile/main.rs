@@ -240,7 +240,7 @@ fn an_initial_file_that_exceeds_the_disk_is_refused_first() {
         attributes: Vec::new(),
     }];
     let why = scene.prepare(initial).unwrap_err();
-    assert!(why.to_string().contains("there is room for"), "{why}");
+    assert!(why.to_string().contains("there is space for"), "{why}");
     assert!(!scene.root().join("huge").exists());
 }
 

@@ -135,7 +135,7 @@ fn run(args: Vec<OsString>) -> Result<u8, Box<dyn Error>> {
         one_transaction: false,
         profile: None,
         outside: Outside::Allow,
-        figures: false,
+        stats: false,
         in_process: true,
         keep_log: None,
         trace: None,

@@ -16,14 +16,14 @@ use crate::Sink;
 
 /// How a capture ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum CaptureEnd {
     /// The command has ended, and so have all its descendants. The status is as waitpid(2) gives it.
     Ended(i32),
     /// The source was attached to running programs; they continue without a tracer, or have ended.
     Detached,
 }
 
-impl Ending {
+impl CaptureEnd {
     /// The exit status for a tool that ran the command: the command's own, or 128 plus the number of the signal that killed it.
     pub fn exit_status(self) -> u8 {
         match self {
@@ -43,5 +43,5 @@ impl Ending {
 /// as [`Event::Lost`](crate::Event::Lost).
 pub trait Source {
     /// Captures until the programs have ended or the capture is ended from outside. An error of the sink ends the capture.
-    fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<Ending, CaptureError>;
+    fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<CaptureEnd, CaptureError>;
 }

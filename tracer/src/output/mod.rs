@@ -1,13 +1,13 @@
 //! The stages of output: output filters, each with the next stage behind it, and an output driver at the end.
 //!
 //! A stage gets whole blocks, in order. Filters that transform the payload are [`Transform`]s in a [`Transformed`] stage; the
-//! [`Asynchronous`] stage moves all later ones to a thread of their own. [`Guard`] stands before the driver, and applies the user's choice
+//! [`Asynchronous`] stage moves all later ones to a thread of their own. [`FailureStage`] stands before the driver, and applies the user's choice
 //! when the driver fails.
 
 mod asynchronous;
 mod file;
-mod guard;
 mod live;
+mod on_failure;
 mod socket;
 mod stream;
 mod transformed;
@@ -20,8 +20,8 @@ use amino_schema::trace::{BlockHeader, FileHeader};
 
 pub use asynchronous::Asynchronous;
 pub use file::{FileOptions, FileOutput, Rotation, manifest_path, segment_path};
-pub use guard::{Guard, OnFailure};
 pub use live::{Live, live};
+pub use on_failure::{FailureStage, OnFailure};
 pub use socket::{Address, SocketOptions, SocketOutput};
 pub use stream::StreamOutput;
 pub use transformed::Transformed;

@@ -287,8 +287,8 @@ impl Output for SocketOutput {
         let mut bytes = Vec::new();
         block.header.encode(&block.payload, &mut bytes);
         if self.spooled > 0 && self.spooled + bytes.len() > self.options.spool {
-            let room = self.options.spool.saturating_sub(bytes.len());
-            self.wait(room).map_err(|why| self.error(why))?;
+            let free = self.options.spool.saturating_sub(bytes.len());
+            self.wait(free).map_err(|why| self.error(why))?;
         }
         self.spooled += bytes.len();
         self.spool.push_back((block.header.sequence, bytes));

@@ -473,11 +473,11 @@ impl Parser<'_> {
             .take(1000)
             .collect();
         let column = before.get(line_start..).unwrap_or_default().chars().count() + 1;
-        let room = (line.chars().count() + 1).saturating_sub(column);
+        let free = (line.chars().count() + 1).saturating_sub(column);
         FilterError {
             message,
             column,
-            width: width.min(room).max(1),
+            width: width.min(free).max(1),
             // A tab would move the caret.
             line: line.replace(|c: char| c.is_control(), " "),
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use goanna_syscalls::{Returns, Value};
 use goanna_tracer::capture::ptrace::{Ptrace, Target};
-use goanna_tracer::capture::{CaptureError, Data, Ending, Source, Wanted};
+use goanna_tracer::capture::{CaptureEnd, CaptureError, Data, Source, Wanted};
 use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
 use goanna_tracer::{Error, Event, Selection, Sink};
@@ -48,7 +48,7 @@ pub fn capture(
     mut source: Ptrace,
     filter: &str,
     data: Data,
-) -> (Result<Ending, CaptureError>, Vec<Event>) {
+) -> (Result<CaptureEnd, CaptureError>, Vec<Event>) {
     let filter = Arc::new(Filter::parse(filter).unwrap());
     let wanted = Wanted::new(vec![Arc::clone(&filter)], data);
     let sink = Selected(Mutex::new(Selection::new(filter)), Kept::default());
@@ -57,7 +57,7 @@ pub fn capture(
 }
 
 /// Captures a command.
-pub fn run(command: &[&str], filter: &str) -> (Result<Ending, CaptureError>, Vec<Event>) {
+pub fn run(command: &[&str], filter: &str) -> (Result<CaptureEnd, CaptureError>, Vec<Event>) {
     capture(of_command(command), filter, Data::None)
 }
 

@@ -163,7 +163,7 @@ impl Shared {
             layers.logged(first..first + count);
             self.note_pending(&layers);
             drop(layers);
-            self.kick();
+            self.wake_committer();
         }
         Ok(())
     }

@@ -263,7 +263,7 @@ impl Shared {
     /// Requests that the committer free space. The next operation waits for that in [`Shared::throttle`].
     fn clean_up(&self) {
         if !self.log_full.swap(true, SeqCst) {
-            self.kick();
+            self.wake_committer();
         }
     }
 
@@ -299,7 +299,7 @@ impl Shared {
         self.full.load(SeqCst)
     }
 
-    fn kick(&self) {
+    fn wake_committer(&self) {
         self.signals.lock().kicked = true;
         self.wake.notify_one();
     }
@@ -318,7 +318,7 @@ impl Shared {
         };
         self.counters.submits.fetch_add(1, SeqCst);
         if pending >= self.batch_bytes() && !self.kick_sent.swap(true, SeqCst) {
-            self.kick();
+            self.wake_committer();
         }
     }
 
@@ -343,7 +343,7 @@ impl Shared {
         let pending = || self.pending.load(SeqCst).saturating_add(self.dirty_bytes());
         let mut now = pending();
         if now >= self.batch_bytes() && !self.kick_sent.swap(true, SeqCst) {
-            self.kick();
+            self.wake_committer();
         }
         if self.low.load(SeqCst) && self.can_clean_up() {
             self.clean_up();

@@ -105,7 +105,7 @@ fn has_space_for_entries(file: &File) -> io::Result<bool> {
     let mut position = [0; 8];
     file.read_exact_at(&mut position, end + POSITION_AT)?;
     let position = u64::from_le_bytes(position);
-    let Some(room) = end
+    let Some(available) = end
         .checked_sub(position)
         .and_then(|size| size.checked_sub(ENTRIES_AT))
     else {
@@ -113,5 +113,5 @@ fn has_space_for_entries(file: &File) -> io::Result<bool> {
     };
     let mut count = [0; 4];
     file.read_exact_at(&mut count, position + COUNT_AT)?;
-    Ok(u64::from(u32::from_le_bytes(count)) <= room / ENTRY_MIN)
+    Ok(u64::from(u32::from_le_bytes(count)) <= available / ENTRY_MIN)
 }

@@ -24,7 +24,7 @@ use lsm_tree::Guard;
 use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
-use super::guard::open_files;
+use super::panics::open_files;
 use super::{Engine, Entry, Files, Snapshot, archive, files, visible_from};
 use crate::changes::is_empty_range;
 use crate::space::Disk;
@@ -161,7 +161,7 @@ fn keyspaces(dir: &Path) -> Vec<String> {
 ///
 /// A journal that is shorter or missing is no damage in itself: fjall removes one whose batches are all in tables. If they are not,
 /// the engine opens with fewer entries than the checkpoint has, which is detected.
-fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
+fn truncate_journals(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
     if !dir.is_dir() {
         return Err(Error::Damaged {
             place: dir.display().to_string(),
@@ -180,7 +180,7 @@ fn cut_back(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
         if file.name.ends_with(CURRENT) {
             check_present(&dir.join(&file.name))?;
         } else {
-            cut_journal(&dir.join(&file.name), file)?;
+            truncate_journal(&dir.join(&file.name), file)?;
         }
     }
     if journals(dir).is_empty() {
@@ -207,7 +207,7 @@ fn check_present(path: &Path) -> Result<(), Error> {
 }
 
 /// Truncates the journal at `path` to the length that the checkpoint has recorded; removes it if it is shorter.
-fn cut_journal(path: &Path, FileSum { len, sum, .. }: &FileSum) -> Result<(), Error> {
+fn truncate_journal(path: &Path, FileSum { len, sum, .. }: &FileSum) -> Result<(), Error> {
     let found = match files::sum(path, *len) {
         Err(error) if error.is_not_found() => return Ok(()),
         found => found?,
@@ -242,7 +242,7 @@ const BATCH_MAGIC: &[u8] = b"FJL\x03";
 const ENDS_TRIED: usize = 256;
 
 /// Removes damaged batches from the journals in `dir`, which is a copy: because of them fjall would refuse all batches.
-pub(crate) fn mend_journals(dir: &Path) -> Result<(), Error> {
+pub(crate) fn remove_damaged_batches(dir: &Path) -> Result<(), Error> {
     for (_, path) in journals(dir) {
         let raw = fs::read(&path).map_err(Error::io("read", &path))?;
         fs::write(&path, whole_batches(&raw)).map_err(Error::io("write", &path))?;
@@ -323,7 +323,7 @@ fn open(dir: &Path) -> Result<Opened, Error> {
 impl FjallEngine {
     pub(super) fn open(dir: &Path, relied_on: Option<&[FileSum]>) -> Result<Self, Error> {
         if let Some(relied_on) = relied_on {
-            cut_back(dir, relied_on)?;
+            truncate_journals(dir, relied_on)?;
         }
         Ok(Self {
             dir: dir.to_owned(),

@@ -7,10 +7,10 @@ mod archive;
 mod counted;
 mod files;
 mod fjall;
-mod guard;
 mod memory;
 #[cfg(feature = "sled")]
 mod overlaid;
+mod panics;
 pub(crate) mod repair;
 #[cfg(feature = "sled")]
 mod sled;
@@ -71,12 +71,12 @@ impl EngineKind {
     pub fn open(self, dir: &Path, files: Option<&[FileSum]>) -> Result<Box<dyn Engine>, Error> {
         let name = self.name();
         match self {
-            Self::Fjall => guard::open(name, dir, || fjall::FjallEngine::open(dir, files)),
+            Self::Fjall => panics::open(name, dir, || fjall::FjallEngine::open(dir, files)),
             #[cfg(feature = "sled")]
-            Self::Sled => guard::open(name, dir, || sled::SledEngine::open(dir, files)),
+            Self::Sled => panics::open(name, dir, || sled::SledEngine::open(dir, files)),
             #[cfg(not(feature = "sled"))]
             Self::Sled => Err(Error::NotBuiltIn { engine: name }),
-            Self::Memory => guard::open(name, dir, || Ok(memory::MemoryEngine::default())),
+            Self::Memory => panics::open(name, dir, || Ok(memory::MemoryEngine::default())),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{fs, io};
 use amino_schema::header::FileSum;
 use amino_schema::holdings::Sum;
 
-use super::fjall::mend_journals;
+use super::fjall::remove_damaged_batches;
 use super::{Engine, EngineKind};
 use crate::Error;
 
@@ -38,7 +38,7 @@ impl Attempt {
         match self {
             Self::Checkpoint(files) => kind.open(copy, files.as_deref()),
             Self::WholeBatches => {
-                mend_journals(copy)?;
+                remove_damaged_batches(copy)?;
                 kind.open(copy, None)
             }
             Self::Tables(journal) => {

@@ -55,7 +55,7 @@ pub(super) fn len(path: &Path) -> u64 {
 }
 
 /// Bytes of disk that a file has behind its end.
-pub(super) fn spare(path: &Path) -> u64 {
+pub(super) fn preallocated(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |found| {
         (found.blocks() * 512).saturating_sub(found.len())
     })

@@ -203,12 +203,12 @@ impl State {
             return;
         };
         for resource in open.held {
-            self.hand_over(owner, parent, resource);
+            self.transfer(owner, parent, resource);
         }
         self.settle(dependents);
     }
 
-    fn hand_over(&mut self, from: Owner, to: Owner, resource: Resource) {
+    fn transfer(&mut self, from: Owner, to: Owner, resource: Resource) {
         let Some(holders) = self.table.get_mut(&resource) else {
             return;
         };

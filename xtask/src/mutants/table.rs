@@ -334,8 +334,8 @@ pub const MUTANTS: &[Mutant] = &[
         name: "a removed directory keeps its links",
         edits: &[Edit {
             file: VIEW,
-            find: "        if state.home == Home::Orphan {\n            meta.nlink = 0;\n        }\n",
-            replace: "        let _ = Home::Orphan;\n",
+            find: "        if state.home == MetaLocation::Orphan {\n            meta.nlink = 0;\n        }\n",
+            replace: "        let _ = MetaLocation::Orphan;\n",
         }],
         fails: &["a_removed_directory_has_no_links"],
     },

@@ -17,7 +17,7 @@ use goanna_cache::ChangedPages;
 use goanna_vfs::{Errno, FileKind, Result};
 
 use crate::content::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
-use crate::inode::{Content, Home, Inode, PAGE, State};
+use crate::inode::{Content, Inode, MetaLocation, PAGE, State};
 use crate::{Volume, errno};
 
 /// With fewer dirty bytes than this, nothing is submitted before the flush point.
@@ -38,8 +38,8 @@ impl DirtySource for Volume {
             let _names = self.names.read();
             let mut state = inode.state.lock();
             // Orphans, and files that cannot be read now, are collected at the flush point.
-            if state.dirty && !state.gone && state.home != Home::Orphan {
-                let _ = self.hand_over(&guard, &inode, &mut state);
+            if state.dirty && !state.gone && state.home != MetaLocation::Orphan {
+                let _ = self.submit_named_file(&guard, &inode, &mut state);
             }
         }
     }
@@ -76,7 +76,7 @@ impl Volume {
             self.failures.remove(inode.ino);
             return 0;
         }
-        if state.home == Home::Orphan {
+        if state.home == MetaLocation::Orphan {
             // The one reference is what the dirty set held.
             let unused = Arc::strong_count(inode) == 1 || state.doomed;
             if unused && reap(inode, &mut state, out) {
@@ -233,7 +233,7 @@ pub(crate) fn is_zero(content: &[u8]) -> bool {
 impl Volume {
     /// Submits the changes of a file that has a name, as at a flush point. The caller holds the namespace lock, because the metadata is stored
     /// with the name.
-    pub(crate) fn hand_over(
+    pub(crate) fn submit_named_file(
         &self,
         guard: &OpGuard<'_>,
         inode: &Arc<Inode>,

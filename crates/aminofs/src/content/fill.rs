@@ -11,7 +11,7 @@ use crate::view::View;
 use crate::{Volume, cache_dir, damaged};
 
 impl Volume {
-    /// An empty cache object; idle ones make room when the process has no descriptors left.
+    /// An empty cache object; idle ones make space when the process has no descriptors left.
     pub(crate) fn new_cache(&self, size: u64) -> Result<(Content, OwnedFd), Errno> {
         let dir = (size > self.options.large_file_bytes).then(|| cache_dir(&self.dir));
         Content::create(size, dir.as_deref())

@@ -25,7 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::cost::PAGE_COST;
 use super::write::{MAX_FILE, pages_of};
-use crate::inode::{Home, Inode, PAGE, State, now};
+use crate::inode::{Inode, MetaLocation, PAGE, State, now};
 use crate::{AminoFs, Durability, Volume};
 
 /// A grant does not cross a multiple of this, bytes.
@@ -36,7 +36,7 @@ const GROWTH_MIN: u64 = 64 << 10;
 
 /// How long an operation waits for a process that is in the middle of a write. A write of at most a MiB that takes longer waits for a page of the program's
 /// buffer.
-const PATIENCE: Duration = Duration::from_millis(20);
+const WRITE_WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// The grants of a volume.
 #[derive(Default)]
@@ -59,7 +59,7 @@ struct Grant {
     actor: Actor,
     /// When the grant was made. All writes under it came later.
     since: Timestamp,
-    /// An operation has waited for [`PATIENCE`], and the process was still in its write.
+    /// An operation has waited for [`WRITE_WAIT_MAX`], and the process was still in its write.
     is_late: bool,
 }
 
@@ -307,7 +307,7 @@ impl State {
             && !self.gone
             && !self.uncommitted
             && !self.doomed
-            && self.home != Home::Orphan;
+            && self.home != MetaLocation::Orphan;
         let is_in_memory = !cache.is_on_disk() && !cache.is_mapped() && cache.is_in_use();
         (is_plain && is_usual && is_in_memory).then(|| cache.handle().identity().1)
     }
@@ -323,7 +323,7 @@ fn window(offset: u64, size: u64) -> Range<u64> {
     start..end.min(start + WINDOW)
 }
 
-/// Waits until the process of the area is in no write; false if [`PATIENCE`] is over before.
+/// Waits until the process of the area is in no write; false if [`WRITE_WAIT_MAX`] is over before.
 fn becomes_idle(area: &WriteArea) -> bool {
     let mut attempts = 0;
     let mut begun = None;
@@ -333,7 +333,7 @@ fn becomes_idle(area: &WriteArea) -> bool {
             std::hint::spin_loop();
             continue;
         }
-        if begun.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if begun.get_or_insert_with(Instant::now).elapsed() > WRITE_WAIT_MAX {
             return false;
         }
         std::thread::sleep(Duration::from_micros(20));

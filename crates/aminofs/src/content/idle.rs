@@ -5,7 +5,7 @@ use std::sync::Arc;
 use goanna_vfs::{Errno, Result};
 
 use crate::Volume;
-use crate::inode::{Home, Inode};
+use crate::inode::{Inode, MetaLocation};
 
 /// Entries of the idle list that one release looks at: more than it adds, so that the list shrinks to its bound.
 const EVICT_MAX: usize = 4;
@@ -18,7 +18,7 @@ impl Volume {
         }
         {
             let mut state = inode.state.lock();
-            let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
+            let (size, orphan) = (state.meta.size, state.home == MetaLocation::Orphan);
             let Some(cache) = &mut state.cache else {
                 return;
             };
@@ -55,7 +55,7 @@ impl Volume {
 
     fn add_idle_again(&self, inode: &Arc<Inode>) {
         let mut state = inode.state.lock();
-        let (size, orphan) = (state.meta.size, state.home == Home::Orphan);
+        let (size, orphan) = (state.meta.size, state.home == MetaLocation::Orphan);
         // The last name may have gone meanwhile; an orphan is removed when no process has it open.
         if let Some(cache) = state.cache.as_mut().filter(|_| !orphan) {
             cache.set_idle(true);
@@ -75,11 +75,11 @@ impl Volume {
             return Ok(());
         };
         cache.set_idle(false);
-        if cache.is_in_use() || state.home == Home::Orphan {
+        if cache.is_in_use() || state.home == MetaLocation::Orphan {
             return Ok(());
         }
         if state.dirty {
-            self.hand_over(&guard, inode, &mut state)?;
+            self.submit_named_file(&guard, inode, &mut state)?;
         }
         self.unshare(inode.ino);
         state.cache = None;

@@ -108,7 +108,7 @@ impl View<'_> {
         if flags & libc::O_TRUNC == 0 {
             return open();
         }
-        self.patiently(open)
+        self.retry_on_full_disk(open)
     }
 
     fn open_once(&self, caller: &Caller, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
@@ -309,7 +309,7 @@ impl View<'_> {
         };
         let shrinks = size < inode.state.lock().meta.size;
         if shrinks {
-            self.patiently(resize)?;
+            self.retry_on_full_disk(resize)?;
         } else {
             resize()?;
         }

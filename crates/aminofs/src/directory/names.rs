@@ -13,7 +13,7 @@ use goanna_vfs::{Caller, Errno, FileKind, Node, Opened, Result, file_flags};
 use crate::content::cost::META_COST;
 use crate::damaged;
 use crate::directory::order::DirOrder;
-use crate::inode::{Content, Home, Inode, Seen, State, kind_of, now, schema_kind};
+use crate::inode::{Content, Inode, MetaLocation, Seen, State, kind_of, now, schema_kind};
 use crate::metadata::acl::Inherited;
 use crate::view::View;
 
@@ -147,12 +147,12 @@ impl View<'_> {
                 Some(meta) => {
                     let name = Arc::clone(&shared);
                     let parent = dir.ino;
-                    (meta, Home::Path { parent, name })
+                    (meta, MetaLocation::Path { parent, name })
                 }
                 None => {
                     let raw = self.committed(&key::data_key(ino))?.ok_or(Errno::EUCLEAN)?;
                     let data = DataRecord::decode(&raw).map_err(damaged)?;
-                    (data.meta, Home::Data)
+                    (data.meta, MetaLocation::Data)
                 }
             };
             let seen = Seen::at(dir, &shared);
@@ -169,7 +169,7 @@ impl View<'_> {
         let inode = self.table.load(ino, kind, drops, state, reread)?;
         {
             let mut state = inode.state.lock();
-            if state.seen.deleted && state.home == Home::Data {
+            if state.seen.deleted && state.home == MetaLocation::Data {
                 // The inode was loaded by a name that was removed since.
                 state.seen = Seen::at(dir, &shared);
             }
@@ -263,7 +263,7 @@ impl View<'_> {
             return Err(Errno::EIO.into());
         };
         let name: Arc<[u8]> = Arc::from(name);
-        let home = Home::Path {
+        let home = MetaLocation::Path {
             parent: dir.ino,
             name: Arc::clone(&name),
         };
@@ -406,7 +406,7 @@ impl View<'_> {
                 deleted: true,
                 ..Seen::at(&dir, &Arc::from(format!("#{ino}").as_bytes()))
             };
-            let mut state = State::stored(meta, Home::Orphan, seen);
+            let mut state = State::stored(meta, MetaLocation::Orphan, seen);
             state.cache = Some(cache);
             state.linkable = flags & libc::O_EXCL == 0;
             let inode = self.new_inode(ino, FileKind::Regular, state);
@@ -518,17 +518,17 @@ impl View<'_> {
         let nameless = |meta| PathRecord { ino, kind, meta }.encode();
         let mut changes = Changes::new();
         let home = match &state.home {
-            Home::Orphan => {
+            MetaLocation::Orphan => {
                 if !state.linkable || state.gone {
                     return Err(Errno::ENOENT.into());
                 }
                 changes.delete(key::orphan_key(ino));
                 changes.put(key::path_key(dir.ino, name), nameless(Some(meta.clone())));
                 let (parent, name) = (dir.ino, Arc::clone(name));
-                Home::Path { parent, name }
+                MetaLocation::Path { parent, name }
             }
             home => {
-                if let Home::Path { parent, name } = home {
+                if let MetaLocation::Path { parent, name } = home {
                     changes.put(key::path_key(*parent, name), nameless(None));
                     changes.put(key::link_key(ino, *parent, name), LINK_VALUE);
                 }
@@ -536,11 +536,11 @@ impl View<'_> {
                 changes.put(key::link_key(ino, dir.ino, name), LINK_VALUE);
                 let meta = meta.clone();
                 changes.put(key::data_key(ino), DataRecord { meta }.encode());
-                Home::Data
+                MetaLocation::Data
             }
         };
         self.submit(guard, changes)?;
-        if state.home == Home::Orphan {
+        if state.home == MetaLocation::Orphan {
             state.linkable = false;
             state.orphan_stored = false;
             state.doomed = false;

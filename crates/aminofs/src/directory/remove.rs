@@ -12,7 +12,7 @@ use goanna_vfs::{Errno, FileKind, FsError, Node, Result, file_flags};
 use crate::Volume;
 use crate::content::cost::{META_COST, REAP_PAGES, deletes};
 use crate::directory::names::check_name;
-use crate::inode::{Home, Inode, Seen, now, schema_kind};
+use crate::inode::{Inode, MetaLocation, Seen, now, schema_kind};
 use crate::view::View;
 
 /// How often, and how far apart, a removal is tried again on a full store.
@@ -22,7 +22,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(20);
 /// What happens to an inode that loses a name.
 pub(crate) struct Dropped {
     nlink: u32,
-    home: Home,
+    home: MetaLocation,
     /// A name that it still has, when its directory is in memory.
     other: Option<Seen>,
     /// The deletion of its content at the next flush point is reserved.
@@ -43,13 +43,13 @@ impl View<'_> {
         let state = inode.state.lock();
         changes.delete(key::path_key(dir, name));
         let pages = state.stored.len();
-        if state.home != Home::Data {
+        if state.home != MetaLocation::Data {
             let reap_reserved = pages <= REAP_PAGES;
             let content = if reap_reserved { deletes(pages + 1) } else { 0 };
             self.reserve_removal(state.meta_cost() + content)?;
             return Ok(Dropped {
                 nlink: 0,
-                home: Home::Orphan,
+                home: MetaLocation::Orphan,
                 other: None,
                 reap_reserved,
             });
@@ -72,7 +72,7 @@ impl View<'_> {
         if nlink > 1 {
             return Ok(Dropped {
                 nlink,
-                home: Home::Data,
+                home: MetaLocation::Data,
                 other: seen,
                 reap_reserved: false,
             });
@@ -94,7 +94,7 @@ impl View<'_> {
         changes.delete(key::data_key(inode.ino));
         Ok(Dropped {
             nlink: 1,
-            home: Home::Path {
+            home: MetaLocation::Path {
                 parent: *parent,
                 name: Arc::clone(other),
             },
@@ -133,7 +133,7 @@ impl View<'_> {
         time: Timestamp,
         dropped: Dropped,
     ) {
-        let orphan = dropped.home == Home::Orphan;
+        let orphan = dropped.home == MetaLocation::Orphan;
         let old = {
             let mut state = inode.state.lock();
             state.meta.nlink = dropped.nlink;
@@ -200,12 +200,12 @@ impl View<'_> {
     ) -> Result<()> {
         check_name(name)?;
         let dir = self.dir(dir)?;
-        self.patiently(|| self.remove_once(&dir, name, &check))
+        self.retry_on_full_disk(|| self.remove_once(&dir, name, &check))
     }
 
-    /// Runs `op`, which makes room in the end but needs a little of the log. On a full disk the store then writes out and
+    /// Runs `op`, which makes space in the end but needs a little of the log. On a full disk the store then writes out and
     /// empties its log, so a few more attempts are made.
-    pub(crate) fn patiently<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn retry_on_full_disk<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
         for _ in 0..FULL_RETRIES {
             match op() {
                 Err(FsError::Errno(Errno::ENOSPC)) if !self.in_transaction() => {

@@ -10,7 +10,7 @@ use goanna_vfs::{Errno, FileKind, Node, Result, file_flags};
 
 use crate::content::cost::META_COST;
 use crate::directory::names::{LINK_MAX, check_name};
-use crate::inode::{Home, Inode, Seen, now, schema_kind};
+use crate::inode::{Inode, MetaLocation, Seen, now, schema_kind};
 use crate::view::View;
 
 /// A name in a directory.
@@ -66,7 +66,7 @@ impl View<'_> {
             dir: &to_dir,
             name: &to,
         };
-        let replaced = self.patiently(|| {
+        let replaced = self.retry_on_full_disk(|| {
             self.change(|guard| self.rename_once(guard, &from, &to, exchange, no_replace))
         })?;
         if let Some(replaced) = replaced {
@@ -141,7 +141,7 @@ impl View<'_> {
         let state = inode.state.lock();
         // Nothing grows.
         self.reserve_removal(state.meta_cost())?;
-        let meta = if state.home == Home::Data {
+        let meta = if state.home == MetaLocation::Data {
             changes.delete(key::link_key(inode.ino, from.dir.ino, from.name));
             changes.put(key::link_key(inode.ino, to.dir.ino, to.name), LINK_VALUE);
             None
@@ -169,14 +169,14 @@ impl View<'_> {
     ) {
         let mut state = inode.state.lock();
         state.meta.ctime = time;
-        if state.home != Home::Data {
-            state.home = Home::Path {
+        if state.home != MetaLocation::Data {
+            state.home = MetaLocation::Path {
                 parent: to.dir.ino,
                 name: Arc::clone(to.name),
             };
         }
         let mut old = None;
-        if state.seen.is(from.dir.ino, from.name) || state.home != Home::Data {
+        if state.seen.is(from.dir.ino, from.name) || state.home != MetaLocation::Data {
             old = Some(std::mem::replace(
                 &mut state.seen,
                 Seen::at(to.dir, to.name),

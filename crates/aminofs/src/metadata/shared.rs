@@ -16,7 +16,7 @@ use goanna_sys::stub::writes::WriteArea;
 use goanna_vfs::{Attr, Caller, FileKind, NAME_MAX, Node, Result, SharedAttributes};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::inode::{Home, Inode, State};
+use crate::inode::{Inode, MetaLocation, State};
 use crate::view::View;
 use crate::{AminoFs, Volume};
 
@@ -110,7 +110,7 @@ fn has_xattr(state: &State) -> bool {
 }
 
 /// A walk along a path without links.
-struct Way {
+struct SharedWalk {
     /// All directories in which it looked for a name.
     dirs: Vec<Slot>,
     /// Where it leads; `None` where nothing has the name.
@@ -136,7 +136,7 @@ impl View<'_> {
             return Ok(());
         }
         let _names = self.names.read();
-        let Some(Way { dirs, found }) = self.walk_shared(from, rest)? else {
+        let Some(SharedWalk { dirs, found }) = self.walk_shared(from, rest)? else {
             return Ok(());
         };
         let target = match found {
@@ -156,7 +156,7 @@ impl View<'_> {
     }
 
     /// The way along `rest` from the directory `from`. `None` for one that cannot be in the map. The caller holds the namespace lock.
-    fn walk_shared(&self, from: &Node, rest: &[u8]) -> Result<Option<Way>> {
+    fn walk_shared(&self, from: &Node, rest: &[u8]) -> Result<Option<SharedWalk>> {
         let mut at = self.inode(from)?;
         let mut dirs = Vec::with_capacity(DIRS_MAX);
         for name in components(rest) {
@@ -167,11 +167,11 @@ impl View<'_> {
             dirs.push(dir);
             match self.find(&at, name)? {
                 Some(next) => at = next,
-                None => return Ok(Some(Way { dirs, found: None })),
+                None => return Ok(Some(SharedWalk { dirs, found: None })),
             }
         }
         let found = Some(at);
-        Ok(Some(Way { dirs, found }))
+        Ok(Some(SharedWalk { dirs, found }))
     }
 
     /// See [`SharedAttributes::share_following`].
@@ -189,7 +189,7 @@ impl View<'_> {
             return Ok(false);
         };
         let _names = self.names.read();
-        let Some(Way { mut dirs, found }) = self.walk_shared(from, way)? else {
+        let Some(SharedWalk { mut dirs, found }) = self.walk_shared(from, way)? else {
             return Ok(false);
         };
         let Some(dir) = found else { return Ok(false) };
@@ -282,7 +282,10 @@ impl SharedAttributes for AminoFs {
         let shown = state.cache.as_ref()?.handle();
         let is_shown = shown.identity() == object.identity();
         let is_readable = state.meta.mode & READABLE == READABLE && !has_xattr(&state);
-        if !is_shown || !is_readable || state.meta.size > CONTENT_MAX || state.home == Home::Orphan
+        if !is_shown
+            || !is_readable
+            || state.meta.size > CONTENT_MAX
+            || state.home == MetaLocation::Orphan
         {
             return None;
         }

@@ -1,6 +1,6 @@
 //! Commits of content: gives a file the content of a transaction's copy.
 //!
-//! All that can fail comes first, in [`Volume::plan`]: descriptors, memory, room on the disk. Nothing has changed by then.
+//! All that can fail comes first, in [`Volume::plan`]: descriptors, memory, space on the disk. Nothing has changed by then.
 //! [`Volume::merge`] follows the plan and does not fail, because the log has the commit already.
 //!
 //! Where no program has the file's object open, the copy's object takes its place. Where programs have it open, it changes
@@ -18,7 +18,7 @@ use super::copies::take_mapped;
 use crate::Volume;
 use crate::content::collect::is_zero;
 use crate::content::cost::REAP_PAGES;
-use crate::inode::{Home, Inode, PAGE, State};
+use crate::inode::{Inode, MetaLocation, PAGE, State};
 
 /// How a file gets its content when a transaction's copy of it is committed.
 pub(super) enum Plan {
@@ -129,7 +129,7 @@ fn is_held(state: &State) -> bool {
 }
 
 impl Volume {
-    /// Takes what it needs to give `into` the content of its copy `from`: descriptors, memory, room on the disk. What lies
+    /// Takes what it needs to give `into` the content of its copy `from`: descriptors, memory, space on the disk. What lies
     /// in the commit's record is put into `out`. The namespace lock is held exclusively, so no process opens the file before
     /// [`Volume::merge`].
     pub(super) fn plan(
@@ -151,7 +151,8 @@ impl Volume {
             self.learn_stored(into, &mut into_state)?;
         }
         let is_held = is_held(&into_state);
-        let is_removed = from_state.home == Home::Orphan && into_state.home != Home::Orphan;
+        let is_removed =
+            from_state.home == MetaLocation::Orphan && into_state.home != MetaLocation::Orphan;
         if into.under.is_none() && is_removed && !is_held {
             return Ok(Plan::Withhold);
         }

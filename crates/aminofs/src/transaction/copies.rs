@@ -16,7 +16,7 @@ use goanna_vfs::{Errno, FileKind, Node, Result};
 use super::Txn;
 use crate::Volume;
 use crate::content::cost::PAGE_COST;
-use crate::inode::{Home, Inode, PAGE, State, now};
+use crate::inode::{Inode, MetaLocation, PAGE, State, now};
 use crate::view::View;
 
 /// Contents of at most this many bytes are kept without a descriptor while no program has them open.
@@ -230,7 +230,7 @@ impl Volume {
             .as_ref()
             .is_some_and(|under| under.state.lock().uncommitted);
         let xattrs = state.meta.flags.contains(MetaFlags::HAS_XATTR);
-        let never_was = uncommitted && state.home == Home::Orphan && !xattrs;
+        let never_was = uncommitted && state.home == MetaLocation::Orphan && !xattrs;
         if never_was || !copy.changed.load(SeqCst) {
             let mut level = txn.level.lock();
             // The level's reference, and the caller's.

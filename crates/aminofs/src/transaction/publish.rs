@@ -2,7 +2,7 @@
 //!
 //! A commit of an outermost transaction is one transaction of the store, a frame of its log: it holds the barrier alone, and
 //! the namespace lock, so a look at names finds all of it or nothing. All that can fail comes first: space in the log is
-//! reserved, contents are brought into memory, room for the new pages is allocated.
+//! reserved, contents are brought into memory, space for the new pages is allocated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::Txn;
 use super::content::{PageRecords, Plan};
 use super::level::{DirDelta, Level};
 use crate::content::cost::{META_COST, PAGE_COST, REAP_PAGES, deletes};
-use crate::inode::{Home, Inode, PAGE, State};
+use crate::inode::{Inode, MetaLocation, PAGE, State};
 use crate::{Volume, errno};
 
 impl Volume {
@@ -196,8 +196,8 @@ impl Volume {
             changes,
         });
         self.merge_content(plan, &mut state, &mut target, record);
-        let is_orphan = state.home == Home::Orphan;
-        let was_orphan = target.home == Home::Orphan;
+        let is_orphan = state.home == MetaLocation::Orphan;
+        let was_orphan = target.home == MetaLocation::Orphan;
         merge_meta(from.kind, &state, &mut target);
         into.changed.store(true, SeqCst);
         target.committed = true;
@@ -247,7 +247,7 @@ impl Volume {
         let dir = Arc::clone(&delta.base);
         let mut state = dir.state.lock();
         state.meta.size = state.meta.size.saturating_add_signed(delta.size);
-        let removed = state.home == Home::Orphan;
+        let removed = state.home == MetaLocation::Orphan;
         if !removed {
             let nlink = i64::from(state.meta.nlink) + delta.nlink;
             state.meta.nlink = u32::try_from(nlink).unwrap_or(0);
@@ -274,8 +274,8 @@ impl Volume {
 
 /// Whether the transaction removed the last name of the file that this is a copy of.
 fn is_removed(copy: &Arc<Inode>) -> bool {
-    let was_orphan = copy.base().state.lock().home == Home::Orphan;
-    copy.state.lock().home == Home::Orphan && !was_orphan
+    let was_orphan = copy.base().state.lock().home == MetaLocation::Orphan;
+    copy.state.lock().home == MetaLocation::Orphan && !was_orphan
 }
 
 /// Everything but the content.
@@ -287,7 +287,7 @@ fn merge_meta(kind: FileKind, from: &State, into: &mut State) {
         FileKind::Regular => into.meta.inline = old.inline,
         FileKind::Directory => {
             (into.meta.size, into.meta.nlink) = (old.size, old.nlink);
-            if from.home == Home::Orphan {
+            if from.home == MetaLocation::Orphan {
                 into.meta.nlink = 0;
             }
             let set = from.copy.as_ref().is_some_and(|copy| copy.times);

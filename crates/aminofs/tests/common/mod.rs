@@ -45,7 +45,7 @@ pub fn options(engine: EngineKind) -> Options {
 }
 
 /// A process that another test is just starting holds the store's lock from its fork to its exec.
-fn patiently<T>(mut open: impl FnMut() -> std::result::Result<T, amino_fs::Error>) -> T {
+fn retry_while_locked<T>(mut open: impl FnMut() -> std::result::Result<T, amino_fs::Error>) -> T {
     for _ in 0..200 {
         match open() {
             Err(amino_fs::Error::Store(amino_txn::Error::Held { pid, .. }))
@@ -64,7 +64,7 @@ pub fn open(dir: &Path) -> Arc<AminoFs> {
 }
 
 pub fn open_with(dir: &Path, options: &Options) -> Arc<AminoFs> {
-    patiently(|| AminoFs::open(dir, options.clone()))
+    retry_while_locked(|| AminoFs::open(dir, options.clone()))
 }
 
 /// Closes the file system and checks the store.
@@ -81,7 +81,7 @@ pub fn check(dir: &Path) {
 }
 
 pub fn fsck(dir: &Path) -> amino_fs::fsck::Report {
-    patiently(|| amino_fs::fsck::fsck(dir, &mut |_| {}))
+    retry_while_locked(|| amino_fs::fsck::fsck(dir, &mut |_| {}))
 }
 
 /// An open file: what a tracee's descriptor is.

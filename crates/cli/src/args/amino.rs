@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand};
 use goanna_manual::HELP_COLUMNS;
 
 use super::common::{
-    CommandLine, Common, Engine, Intercept, Keep, Level, Listing, Outside, StatsFormat, Verbosity,
-    listing_help, run_status, spec_help,
+    CommandLine, Common, Durability, Engine, Intercept, Keep, Listing, Outside, StatsFormat,
+    Verbosity, listing_help, run_status, spec_help,
 };
 use super::txn::Txn;
 
@@ -114,7 +114,7 @@ pub struct Run {
     pub at: PathBuf,
     /// Which operations wait for the disk
     #[arg(long, value_name = "LEVEL", value_enum, default_value = "commit")]
-    pub durability: Level,
+    pub durability: Durability,
     /// Storage engine, if the store is created; recorded in the store [default: fjall]
     #[arg(long, value_name = "NAME", value_enum)]
     pub engine: Option<Engine>,
@@ -137,12 +137,12 @@ pub struct Run {
     pub profile: Option<PathBuf>,
     /// The other mounts, and the options of the run.
     #[command(flatten)]
-    pub how: How,
+    pub options: RunOptions,
 }
 
 /// The options that `amino run` and `goanna run` share.
 #[derive(Debug, Args)]
-pub struct How {
+pub struct RunOptions {
     /// A mount, TYPE=SOURCE:TARGET[,option[=value]...]; may be given several times
     #[arg(long, value_name = "SPEC")]
     pub mount: Vec<OsString>,

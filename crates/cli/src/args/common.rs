@@ -102,9 +102,9 @@ impl From<Intercept> for goanna_monitor::Interception {
     }
 }
 
-/// Levels of durability of an amino store.
+/// The durability of an amino store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Level {
+pub enum Durability {
     /// Operations are atomic and isolated, and on the disk after about a second; fsync and O_SYNC wait
     Aci,
     /// As aci, and commits of transactions wait for the disk, too
@@ -113,12 +113,12 @@ pub enum Level {
     Acid,
 }
 
-impl From<Level> for goanna_session::Level {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Aci => Self::Aci,
-            Level::Commit => Self::Commit,
-            Level::Acid => Self::Acid,
+impl From<Durability> for goanna_session::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Aci => Self::Aci,
+            Durability::Commit => Self::Commit,
+            Durability::Acid => Self::Acid,
         }
     }
 }

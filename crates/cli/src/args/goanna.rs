@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use goanna_manual::HELP_COLUMNS;
 
 use super::aes::Aes;
-use super::amino::How;
+use super::amino::RunOptions;
 use super::common::{Common, Verbosity, run_status, spec_help};
 use super::iso::Iso;
 
@@ -63,7 +63,7 @@ pub enum Command {
 pub struct Run {
     /// The mounts and the command.
     #[command(flatten)]
-    pub how: How,
+    pub options: RunOptions,
 }
 
 const RUN_HELP: &str = concat!(

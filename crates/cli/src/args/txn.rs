@@ -54,9 +54,9 @@ pub enum Command {
     /// Begin a transaction in the calling shell and print its identifier
     Begin(Begin),
     /// Commit the shell's current transaction: a nested one into its parent, else to the disk
-    Commit(Ending),
+    Commit(End),
     /// Abort the shell's current transaction and those nested in it
-    Abort(Ending),
+    Abort(End),
     /// Print the shell's transactions: changes, locks, conflicts, processes
     Status(Status),
     /// Print your open transactions in this run; for root, those of all users
@@ -100,7 +100,7 @@ Examples:
 
 /// `amino txn commit` and `amino txn abort`.
 #[derive(Debug, Args)]
-pub struct Ending {
+pub struct End {
     /// The named transaction, instead of the shell's
     #[arg(long, value_name = "NAME")]
     pub name: Option<Name>,

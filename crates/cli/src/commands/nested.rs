@@ -14,7 +14,7 @@ use goanna_vfs::{Errno, mount_list};
 use super::txn;
 use crate::args::Verbosity;
 use crate::args::amino::Run;
-use crate::args::common::{Intercept, Level, Outside};
+use crate::args::common::{Durability, Intercept, Outside};
 use crate::error::Error;
 
 /// Runs the command in the run that this process is in. Without a named store it uses the mounted one.
@@ -29,7 +29,7 @@ pub fn run(args: &Run, verbosity: Verbosity) -> Result<u8, Error> {
         let at = args.at.clone();
         return Err(Error::OtherStore { mounted, at });
     }
-    let command = &args.how.run.command;
+    let command = &args.options.run.command;
     if args.txn {
         return txn::run(command, 0, verbosity);
     }
@@ -38,19 +38,19 @@ pub fn run(args: &Run, verbosity: Verbosity) -> Result<u8, Error> {
 
 /// The first option that concerns a whole run.
 fn option_of_outermost(args: &Run) -> Option<&'static str> {
-    let how = &args.how;
+    let options = &args.options;
     let given = [
-        (args.durability != Level::Commit, "--durability"),
+        (args.durability != Durability::Commit, "--durability"),
         (args.engine.is_some(), "--engine"),
         (args.keep_log.is_some(), "--keep-log"),
         (args.profile.is_some(), "--profile"),
-        (!how.mount.is_empty(), "--mount"),
-        (how.config.is_some(), "--config"),
-        (how.trace.is_some(), "--trace"),
-        (how.stats.is_some(), "--stats"),
-        (how.outside != Outside::Allow, "--outside"),
-        (how.intercept != Intercept::Auto, "--intercept"),
-        (how.no_fast_path, "--no-fast-path"),
+        (!options.mount.is_empty(), "--mount"),
+        (options.config.is_some(), "--config"),
+        (options.trace.is_some(), "--trace"),
+        (options.stats.is_some(), "--stats"),
+        (options.outside != Outside::Allow, "--outside"),
+        (options.intercept != Intercept::Auto, "--intercept"),
+        (options.no_fast_path, "--no-fast-path"),
     ];
     let mut given = given.into_iter();
     given.find_map(|(is_given, option)| is_given.then_some(option))

@@ -9,7 +9,7 @@ use goanna_offline::Tree;
 use goanna_offline::copy::{ContentWriter, StoreWriter};
 use goanna_offline::salvage::{Loss, Salvage};
 use goanna_session::store::{self, Create, Opening};
-use goanna_session::{Error as SessionError, Level, credentials};
+use goanna_session::{Durability, Error as SessionError, credentials};
 
 use crate::args::amino::StoreArg;
 use crate::args::{Engine, Verbosity};
@@ -20,7 +20,7 @@ use crate::report::names;
 /// How a store that exists is opened to read it, or to work on it as a whole.
 pub const EXISTING: Opening = Opening {
     engine: None,
-    durability: Level::Aci,
+    durability: Durability::Aci,
     create: Create::Never,
 };
 
@@ -72,7 +72,7 @@ impl StoreHandle {
         let caller = credentials::current();
         let opening = Opening {
             engine: engine.map(Into::into),
-            durability: Level::Aci,
+            durability: Durability::Aci,
             create,
         };
         let attach = |owner| RemoteFs::attach(owner, opening.engine, access);

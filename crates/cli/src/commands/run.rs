@@ -8,7 +8,7 @@ use goanna_session::{AbortReason, Environment, Plan, RunResult, TraceFile, crede
 
 use super::nested;
 use super::open::store_dir;
-use crate::args::amino::{self, How};
+use crate::args::amino::{self, RunOptions};
 use crate::args::common::Keep;
 use crate::args::{StatsFormat, Verbosity, goanna};
 use crate::error::Error;
@@ -38,13 +38,13 @@ pub fn amino(args: amino::Run, verbosity: Verbosity) -> Result<u8, Error> {
             verbosity,
         );
     }
-    specs.extend(mounts(&args.how)?);
+    specs.extend(mounts(&args.options)?);
     let mut plan = Plan {
         default_store: args.store.store.is_none(),
         engine: args.engine.map(Into::into),
         keep_log: args.keep_log.map(|keep| keep == Keep::On),
         one_transaction: args.txn,
-        ..plan(specs, &args.how)
+        ..plan(specs, &args.options)
     };
     plan.check()?;
     let profile = args.profile.as_deref();
@@ -53,10 +53,10 @@ pub fn amino(args: amino::Run, verbosity: Verbosity) -> Result<u8, Error> {
         note: &|text| note(text, verbosity),
         failure: &show_failure,
     };
-    let trace = trace(&args.how)?;
-    let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
+    let trace = trace(&args.options)?;
+    let (argv, intercept) = (args.options.run.command, args.options.intercept.into());
     let result = client::run(&dir, plan, argv, intercept, messages, trace)?;
-    conclude(result, args.how.stats, verbosity)
+    conclude(result, args.options.stats, verbosity)
 }
 
 /// `goanna run`.
@@ -64,13 +64,13 @@ pub fn goanna(args: goanna::Run, verbosity: Verbosity) -> Result<u8, Error> {
     if goanna_monitor::inside() {
         return Err(Error::Nested);
     }
-    let specs = mounts(&args.how)?;
+    let specs = mounts(&args.options)?;
     if specs.is_empty() {
         return Err(Error::NoMounts);
     }
-    let plan = plan(specs, &args.how);
-    let trace = trace(&args.how)?;
-    let (argv, intercept) = (args.how.run.command, args.how.intercept.into());
+    let plan = plan(specs, &args.options);
+    let trace = trace(&args.options)?;
+    let (argv, intercept) = (args.options.run.command, args.options.intercept.into());
     let signals = goanna_monitor::prepare().map_err(Error::Signals)?;
     let environment = Environment {
         types: MOUNT_TYPES,
@@ -84,36 +84,36 @@ pub fn goanna(args: goanna::Run, verbosity: Verbosity) -> Result<u8, Error> {
     let result = perform(&plan, environment, |run| {
         Ok(run.command(argv, intercept, &signals)?)
     })?;
-    conclude(result, args.how.stats, verbosity)
+    conclude(result, args.options.stats, verbosity)
 }
 
 /// The file of `--trace`.
-fn trace(how: &How) -> Result<Option<TraceFile>, Error> {
-    let name = how.trace.as_deref();
-    let file = name.map(|name| TraceFile::create(name, &how.run.command));
+fn trace(options: &RunOptions) -> Result<Option<TraceFile>, Error> {
+    let name = options.trace.as_deref();
+    let file = name.map(|name| TraceFile::create(name, &options.run.command));
     Ok(file.transpose()?)
 }
 
 /// The mounts that the options ask for.
-fn mounts(how: &How) -> Result<Vec<MountSpec>, Error> {
-    let specs = mounts::parse(MOUNT_TYPES, how.config.as_deref(), &how.mount)?;
+fn mounts(options: &RunOptions) -> Result<Vec<MountSpec>, Error> {
+    let specs = mounts::parse(MOUNT_TYPES, options.config.as_deref(), &options.mount)?;
     Ok(specs)
 }
 
 /// The common part of `amino run` and `goanna run`.
-fn plan(specs: Vec<MountSpec>, how: &How) -> Plan {
+fn plan(specs: Vec<MountSpec>, options: &RunOptions) -> Plan {
     Plan {
         specs,
         engine: None,
         keep_log: None,
-        create: how.create,
-        trace: how.trace.clone(),
+        create: options.create,
+        trace: options.trace.clone(),
         default_store: false,
         one_transaction: false,
         profile: None,
-        outside: how.outside.into(),
-        figures: how.stats.is_some(),
-        in_process: !how.no_fast_path,
+        outside: options.outside.into(),
+        stats: options.stats.is_some(),
+        in_process: !options.no_fast_path,
     }
 }
 
@@ -123,8 +123,8 @@ fn conclude(
     format: Option<StatsFormat>,
     verbosity: Verbosity,
 ) -> Result<u8, Error> {
-    if let (Some(figures), Some(format)) = (&result.figures, format) {
-        show_report(&stats::text(figures, format, verbosity.verbose > 0));
+    if let (Some(run_stats), Some(format)) = (&result.stats, format) {
+        show_report(&stats::text(run_stats, format, verbosity.verbose > 0));
     }
     let status = match result.ended {
         Ok(code) => Status::Exited(code),

@@ -29,12 +29,12 @@ pub fn txn(args: Txn, verbosity: Verbosity) -> Result<u8, Error> {
             };
             print(id.as_str())?;
         }
-        Command::Commit(txn::Ending { name: Some(name) }) => {
+        Command::Commit(txn::End { name: Some(name) }) => {
             let failed = |why| of_named("commit", &name, why);
             name.commit().map_err(failed)?;
         }
         Command::Commit(_) => of_participant("commit", Target::commit)?,
-        Command::Abort(txn::Ending { name: Some(name) }) => {
+        Command::Abort(txn::End { name: Some(name) }) => {
             let failed = |why| of_named("abort", &name, why);
             name.abort().map_err(failed)?;
         }

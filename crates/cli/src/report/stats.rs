@@ -1,9 +1,9 @@
-//! `--stats`: the figures of a run, as text and as JSON.
+//! `--stats`: the statistics of a run, as text and as JSON.
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
-use goanna_session::Figures;
+use goanna_session::RunStats;
 use serde_json::{Map, Value, json};
 
 use super::names;
@@ -12,23 +12,23 @@ use crate::args::StatsFormat;
 /// Kinds of calls that the text lists, unless all are asked for.
 const LISTED: usize = 10;
 
-/// The figures as text that ends in a newline. `all` lists every kind of call.
-pub fn text(figures: &Figures, format: StatsFormat, all: bool) -> String {
+/// The statistics as text that ends in a newline. `all` lists every kind of call.
+pub fn text(stats: &RunStats, format: StatsFormat, all: bool) -> String {
     match format {
-        StatsFormat::Json => format!("{}\n", json(figures)),
-        StatsFormat::Human => table(figures, all),
+        StatsFormat::Json => format!("{}\n", json(stats)),
+        StatsFormat::Human => table(stats, all),
     }
 }
 
-fn json(figures: &Figures) -> Value {
-    let calls = figures.calls.iter();
+fn json(stats: &RunStats) -> Value {
+    let calls = stats.calls.iter();
     let calls: Map<String, Value> = calls
         .map(|(name, count)| (name.clone(), (*count).into()))
         .collect();
-    let stores = figures.stores.iter().map(|store| {
+    let stores = stats.stores.iter().map(|store| {
         let mut map = Map::new();
         names::put(&mut map, "store", store.dir.as_os_str().as_bytes());
-        let figures = [
+        let counters = [
             ("changes", store.changes),
             ("commits", store.commits),
             ("log_bytes", store.log_bytes),
@@ -36,39 +36,39 @@ fn json(figures: &Figures) -> Value {
             ("disk_syncs", store.disk_syncs),
             ("checkpoints", store.checkpoints),
         ];
-        map.extend(figures.map(|(key, figure)| (key.to_owned(), figure.into())));
+        map.extend(counters.map(|(key, figure)| (key.to_owned(), figure.into())));
         Value::Object(map)
     });
     json!({
-        "seconds": figures.elapsed.as_secs_f64(),
-        "answered": figures.answered,
-        "failed": figures.failed,
-        "passed_on": figures.passed_on,
-        "in_process": figures.in_process,
+        "seconds": stats.elapsed.as_secs_f64(),
+        "answered": stats.answered,
+        "failed": stats.failed,
+        "passed_on": stats.passed_on,
+        "in_process": stats.in_process,
         "calls": calls,
         "stores": stores.collect::<Vec<Value>>(),
     })
 }
 
-fn table(figures: &Figures, all: bool) -> String {
+fn table(stats: &RunStats, all: bool) -> String {
     let mut text = String::new();
     let mut row = |label: &str, value: String| {
         let _ = writeln!(text, "{label:20} {value:>12}");
     };
-    row("seconds", format!("{:.3}", figures.elapsed.as_secs_f64()));
-    row("calls answered", figures.answered.to_string());
-    row("calls failed", figures.failed.to_string());
-    row("calls passed on", figures.passed_on.to_string());
-    row("calls in the process", figures.in_process.to_string());
+    row("seconds", format!("{:.3}", stats.elapsed.as_secs_f64()));
+    row("calls answered", stats.answered.to_string());
+    row("calls failed", stats.failed.to_string());
+    row("calls passed on", stats.passed_on.to_string());
+    row("calls in the process", stats.in_process.to_string());
     let shown = if all { usize::MAX } else { LISTED };
-    for (name, count) in figures.calls.iter().take(shown) {
+    for (name, count) in stats.calls.iter().take(shown) {
         row(&format!("  {name}"), count.to_string());
     }
-    if figures.calls.len() > shown {
-        let rest = figures.calls.iter().skip(shown).map(|(_, count)| count);
+    if stats.calls.len() > shown {
+        let rest = stats.calls.iter().skip(shown).map(|(_, count)| count);
         row("  others", rest.sum::<u64>().to_string());
     }
-    for store in &figures.stores {
+    for store in &stats.stores {
         let _ = writeln!(text, "store {}", names::escape_path(&store.dir));
         let mut row = |label: &str, value: u64| {
             let _ = writeln!(text, "  {label:18} {value:>12}");

@@ -16,7 +16,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
 use super::Connection;
-use super::reach::{PATIENCE, STEP};
+use super::reach::{OWNER_WAIT_MAX, STEP};
 use crate::Error;
 use crate::protocol::message::{Answer, Request, Run, Started};
 
@@ -119,7 +119,7 @@ fn find(
                 owner.wait_for_end();
                 return Err(Error::Reported(report));
             }
-            Ok(Answer::Again) if begun.elapsed() < PATIENCE => sleep(STEP),
+            Ok(Answer::Again) if begun.elapsed() < OWNER_WAIT_MAX => sleep(STEP),
             Ok(_) => return Err(Error::OwnerEnded(owner.pid)),
             // The owner was about to end.
             Err(_) if failures < FAILURES_MAX => failures += 1,

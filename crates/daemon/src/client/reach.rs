@@ -11,7 +11,7 @@ use crate::Error;
 use crate::protocol::message::NAME;
 
 /// Longest time to wait for an owner that is starting or ending.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const OWNER_WAIT_MAX: Duration = Duration::from_secs(30);
 /// How often to look for such an owner.
 pub(super) const STEP: Duration = Duration::from_millis(5);
 
@@ -26,10 +26,11 @@ pub fn reach<T>(
     loop {
         let reached = match present(dir)? {
             Some(owner) => through(owner)?,
-            None => match store::patiently(&open) {
+            None => match store::retry_while_held(&open) {
                 // An owner has started just now, or is about to end.
                 Err(error)
-                    if store::is_owned_by(&error, NAME, dir) && begun.elapsed() < PATIENCE =>
+                    if store::is_owned_by(&error, NAME, dir)
+                        && begun.elapsed() < OWNER_WAIT_MAX =>
                 {
                     None
                 }
@@ -38,7 +39,7 @@ pub fn reach<T>(
         };
         match reached {
             Some(reached) => return Ok(reached),
-            None if begun.elapsed() < PATIENCE => sleep(STEP),
+            None if begun.elapsed() < OWNER_WAIT_MAX => sleep(STEP),
             None => return Ok(open()?),
         }
     }

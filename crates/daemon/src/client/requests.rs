@@ -148,7 +148,7 @@ pub fn status(owner: &Connection) -> Result<Status, Error> {
 pub fn stop(owner: Connection, force: bool) -> Result<(), Error> {
     owner.ask(&Request::Stop { force })?;
     match owner.answer()? {
-        Answer::Ending => {
+        Answer::Closing => {
             owner.wait_for_end();
             Ok(())
         }

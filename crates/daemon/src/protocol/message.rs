@@ -122,7 +122,7 @@ pub enum Answer {
     /// The commands that use the store.
     Status(Status),
     /// The owner closes the store and ends.
-    Ending,
+    Closing,
 }
 
 /// The status of `aminod`.

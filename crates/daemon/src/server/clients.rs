@@ -120,7 +120,7 @@ impl Registry {
             return self.failed(Error::Busy(self.store.0.clone(), others));
         }
         self.end();
-        Answer::Ending
+        Answer::Closing
     }
 
     /// Refuses new clients, and disconnects the present ones, which kills their commands.

@@ -19,7 +19,7 @@ use goanna_offline::check::check_open;
 use goanna_offline::dump::{self, DumpError};
 use goanna_offline::facts::Facts;
 use goanna_session::store::{self, Create, Opening};
-use goanna_session::{Error as SessionError, Level, OpenStore, credentials};
+use goanna_session::{Durability, Error as SessionError, OpenStore, credentials};
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -152,7 +152,7 @@ fn open(
 ) -> Result<Option<(OpenStore, UnixListener)>, SessionError> {
     let opening = Opening {
         engine: first.plan.engine,
-        durability: Level::Commit,
+        durability: Durability::Commit,
         create: if first.plan.default_store {
             Create::WithParents
         } else {
@@ -241,7 +241,7 @@ fn serve_client(client: &Client, mut first: Option<(Run, Option<OwnedFd>)>) {
             Request::Status => Answer::Status(registry.status()),
             Request::Stop { force } => registry.stop(force),
         };
-        let ends = matches!(answer, Answer::Ending);
+        let ends = matches!(answer, Answer::Closing);
         if client.link.send(&answer, None).is_err() || ends {
             return;
         }

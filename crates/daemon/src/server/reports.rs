@@ -68,7 +68,7 @@ impl Reports {
 
 impl Drop for Reports {
     fn drop(&mut self) {
-        self.0.lose();
+        self.0.close();
     }
 }
 
@@ -79,11 +79,11 @@ impl Forwarder {
             self.received.lock().count += 1;
             self.wake.notify_all();
         }
-        self.lose();
+        self.close();
     }
 
     /// Closes the connection. From now on no thread waits for the client.
-    fn lose(&self) {
+    fn close(&self) {
         self.received.lock().is_lost = true;
         self.wake.notify_all();
         self.link.shutdown_read();
@@ -119,11 +119,11 @@ impl Subscriber for Forwarder {
     fn changed(&self, changes: &[Change]) {
         let is_received = self.send(changes).is_some_and(|number| self.wait(number));
         if !is_received {
-            self.lose();
+            self.close();
         }
     }
 
     fn lost(&self) {
-        self.lose();
+        self.close();
     }
 }

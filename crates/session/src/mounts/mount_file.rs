@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use goanna_vfs::MountOptions;
 
-    use crate::Level;
+    use crate::Durability;
     use crate::mounts::Source;
     use crate::mounts::types::ALL;
 
@@ -87,7 +87,7 @@ mod tests {
             mounts[2].source,
             Source::Store {
                 dir: "/store".into(),
-                durability: Level::Acid
+                durability: Durability::Acid
             }
         );
         assert!(mounts[2].no_exec);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::types::{MountType, MountTypes, durability, type_list};
-use crate::Level;
+use crate::Durability;
 
 /// A mount, as the user has specified it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub enum Source {
         #[serde(with = "path_as_bytes")]
         dir: PathBuf,
         /// The durability level.
-        durability: Level,
+        durability: Durability,
     },
     /// The source of another back end.
     Backend {
@@ -372,8 +372,8 @@ mod tests {
             (b"pass=/a,b:/m", pass(b"/a,b", b"/m")),
             (b"pass=/a=b:/m=n", pass(b"/a=b", b"/m=n")),
             (b"pass=/\xff:/\xfe", pass(b"/\xff", b"/\xfe")),
-            (b"amino=/store:/db", amino(Level::Commit)),
-            (b"amino=/store:/db,durability=acid", amino(Level::Acid)),
+            (b"amino=/store:/db", amino(Durability::Commit)),
+            (b"amino=/store:/db,durability=acid", amino(Durability::Acid)),
             (b"iso=/a.iso:/cd", iso(&[])),
             (
                 b"iso=/a.iso:/cd,ro,joliet,session=2",
@@ -383,7 +383,7 @@ mod tests {
                 b"amino=/store:/db,durability=aci,ro",
                 MountSpec {
                     read_only: true,
-                    ..amino(Level::Aci)
+                    ..amino(Durability::Aci)
                 },
             ),
         ];

@@ -14,7 +14,7 @@ use super::mount_file;
 use super::spec::{MountSpec, Source};
 use super::types::{MountType, MountTypes};
 use crate::store::{self, Create, Opening};
-use crate::{Engine, Error, Level, MountPointError};
+use crate::{Durability, Engine, Error, MountPointError};
 
 /// An open store and its directory.
 pub type OpenStore = (PathBuf, Arc<AminoFs>);
@@ -53,7 +53,7 @@ pub fn parse(
 }
 
 /// The mount of the store in `dir` at the place `at`.
-pub fn of_store(dir: PathBuf, at: &Path, durability: Level) -> Result<MountSpec, Error> {
+pub fn of_store(dir: PathBuf, at: &Path, durability: Durability) -> Result<MountSpec, Error> {
     let spec = MountSpec {
         source: Source::Store { dir, durability },
         target: at.as_os_str().as_bytes().to_vec(),
@@ -198,7 +198,7 @@ impl Builder<'_> {
     fn open_store(
         &mut self,
         dir: &Path,
-        durability: Level,
+        durability: Durability,
         read_only: bool,
     ) -> Result<Arc<AminoFs>, Error> {
         let keep_log = self.keep_log.take();
@@ -212,7 +212,7 @@ impl Builder<'_> {
     fn opened(
         &mut self,
         dir: &Path,
-        durability: Level,
+        durability: Durability,
         read_only: bool,
     ) -> Result<Arc<AminoFs>, Error> {
         let engine = self.engine.take();
@@ -243,7 +243,7 @@ mod tests {
     use crate::credentials;
 
     fn mount_point_error(store: &Path, at: &Path) -> Option<MountPointError> {
-        match of_store(store.to_owned(), at, Level::Commit) {
+        match of_store(store.to_owned(), at, Durability::Commit) {
             Err(Error::MountPoint { why, .. }) => Some(why),
             Err(other) => panic!("{other}"),
             Ok(_) => None,

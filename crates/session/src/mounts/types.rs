@@ -4,7 +4,7 @@ use std::fmt::{Debug, Formatter};
 
 use goanna_vfs::{Backend, MountOption, MountOptions, escape};
 
-use crate::Level;
+use crate::Durability;
 
 /// A type of mount.
 #[derive(Clone, Copy)]
@@ -77,10 +77,10 @@ impl MountType {
 }
 
 /// The level of durability that the options of a store name, or the default.
-pub fn durability(options: &MountOptions) -> Result<Level, String> {
+pub fn durability(options: &MountOptions) -> Result<Durability, String> {
     match options.value("durability") {
-        None => Ok(Level::Commit),
-        Some(value) => Level::named(value)
+        None => Ok(Durability::Commit),
+        Some(value) => Durability::named(value)
             .ok_or_else(|| format!("durability={}: not one of aci, commit, acid", escape(value))),
     }
 }

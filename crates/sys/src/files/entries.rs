@@ -22,7 +22,7 @@ pub fn read(call: EntriesCall, fd: BorrowedFd<'_>, capacity: usize) -> Result<Ve
         EntriesCall::New => libc::SYS_getdents64,
     };
     let mut bytes = vec![0_u8; capacity];
-    // SAFETY: `bytes` has room for its length, which the kernel does not exceed.
+    // SAFETY: `bytes` has space for its length, which the kernel does not exceed.
     let got = unsafe { libc::syscall(number, fd.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
     bytes.truncate(Errno::result(got)? as usize);
     Ok(bytes)

@@ -92,10 +92,10 @@ impl ObjectHandle {
         Self::keep(fd, limit / 2)
     }
 
-    /// Descriptors from number `crowded` on go to a shelf.
-    fn keep(fd: OwnedFd, crowded: u64) -> Result<Self, Errno> {
+    /// Descriptors from number `shelved_from` on go to a shelf.
+    fn keep(fd: OwnedFd, shelved_from: u64) -> Result<Self, Errno> {
         let (dev, ino, _) = stat::identity(fd.as_fd())?;
-        let is_high = u64::try_from(fd.as_raw_fd()).is_ok_and(|number| number >= crowded);
+        let is_high = u64::try_from(fd.as_raw_fd()).is_ok_and(|number| number >= shelved_from);
         let shelved = if is_high {
             shelve(fd.as_fd()).ok()
         } else {
@@ -244,7 +244,7 @@ struct Shelf {
 
 static SHELVES: Mutex<Vec<Shelf>> = Mutex::new(Vec::new());
 
-/// A shelf has room for as many descriptors as the process may have.
+/// A shelf has space for as many descriptors as the process may have.
 const SHELVES_MAX: usize = 1024;
 
 /// `EMFILE`: the shelves are full.
@@ -360,10 +360,10 @@ mod tests {
     #[test]
     fn an_object_on_a_shelf_is_as_one_here() {
         let _alone = DESCRIPTORS.lock().unwrap_or_else(PoisonError::into_inner);
-        for crowded in [u64::MAX, 0] {
+        for shelved_from in [u64::MAX, 0] {
             let (first, fd) = made();
-            let handle = ObjectHandle::keep(fd, crowded).unwrap();
-            assert_eq!(matches!(handle.kept, Kept::Shelved(_)), crowded == 0);
+            let handle = ObjectHandle::keep(fd, shelved_from).unwrap();
+            assert_eq!(matches!(handle.kept, Kept::Shelved(_)), shelved_from == 0);
             drop(first);
             assert!(handle.sole_opener());
             let writer = handle.open(libc::O_RDWR).unwrap();
@@ -381,7 +381,7 @@ mod tests {
             let handle = Arc::new(handle);
             let claim = Claim::of(&handle);
             assert!(!handle.sole_opener() && !handle.sole_known_opener());
-            assert_eq!(claim.handle().number().is_none(), crowded == 0);
+            assert_eq!(claim.handle().number().is_none(), shelved_from == 0);
             let shared = Claim::shared(&handle);
             drop(claim);
             assert!(!handle.sole_opener() && handle.sole_known_opener());

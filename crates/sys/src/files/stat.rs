@@ -19,7 +19,7 @@ pub fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64, u32), Errno> {
 /// fstat(2).
 pub fn fstat(fd: BorrowedFd<'_>) -> Result<libc::stat, Errno> {
     let mut raw = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `raw` has room for a stat.
+    // SAFETY: `raw` has space for a stat.
     Errno::result(unsafe { libc::fstat(fd.as_raw_fd(), raw.as_mut_ptr()) })?;
     // SAFETY: fstat has succeeded, so it has filled the whole buffer.
     Ok(unsafe { raw.assume_init() })

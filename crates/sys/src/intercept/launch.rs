@@ -277,7 +277,7 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
 
 fn gate_pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let mut pair = [-1; 2];
-    // SAFETY: `pair` has room for two descriptors.
+    // SAFETY: `pair` has space for two descriptors.
     let r = unsafe {
         libc::socketpair(
             libc::AF_UNIX,

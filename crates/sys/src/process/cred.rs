@@ -81,7 +81,7 @@ fn own_groups() -> Vec<u32> {
         // SAFETY: with a size of zero nothing is written.
         let count = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
         let mut groups = vec![0u32; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: `groups` has room for `count` ids.
+        // SAFETY: `groups` has space for `count` ids.
         let got = unsafe { libc::getgroups(count, groups.as_mut_ptr()) };
         // Fails only if the number of groups has grown in between.
         if let Ok(got) = usize::try_from(got) {

@@ -147,14 +147,14 @@ mod tests {
 
     #[test]
     fn the_value_is_dropped_and_the_memory_unmapped() {
-        struct Told<'a>(&'a std::cell::Cell<bool>);
-        impl Drop for Told<'_> {
+        struct SetsOnDrop<'a>(&'a std::cell::Cell<bool>);
+        impl Drop for SetsOnDrop<'_> {
             fn drop(&mut self) {
                 self.0.set(true);
             }
         }
         let dropped = std::cell::Cell::new(false);
-        let locked = Locked::new(|| Told(&dropped)).unwrap();
+        let locked = Locked::new(|| SetsOnDrop(&dropped)).unwrap();
         drop(locked);
         assert!(dropped.get());
     }

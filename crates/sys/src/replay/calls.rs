@@ -434,8 +434,8 @@ pub fn attribute(path: &CStr, what: Attribute<'_>) -> Returned {
     returned(unsafe {
         match what {
             Attribute::Get(name, into) => {
-                let (to, room) = (into.as_mut_ptr(), into.len());
-                libc::syscall(libc::SYS_getxattr, path, name.as_ptr(), to, room)
+                let (to, size) = (into.as_mut_ptr(), into.len());
+                libc::syscall(libc::SYS_getxattr, path, name.as_ptr(), to, size)
             }
             Attribute::Set(name, value, flags) => {
                 let (from, bytes) = (value.as_ptr(), value.len());

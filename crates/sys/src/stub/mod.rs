@@ -202,7 +202,7 @@ pub struct SiteLayout {
     pub jump: usize,
 }
 
-/// How many names there is room for.
+/// How many names there is space for.
 pub const NAMES_MAX: usize = 8;
 /// Size of the frame on the tracee's stack, with the red zone above it.
 pub const FRAME: u64 = 240 + 128;

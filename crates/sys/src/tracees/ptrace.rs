@@ -39,7 +39,7 @@ bitflags::bitflags! {
 
 /// The call that made a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub enum CloneKind {
     /// fork(2), or a clone with SIGCHLD as its exit signal.
     Fork,
     /// vfork(2), or a clone with CLONE_VFORK: the parent waits until the child executes or exits.
@@ -73,7 +73,7 @@ pub enum Status {
         /// The child's tid.
         child: i32,
         /// The call that made the child.
-        how: How,
+        kind: CloneKind,
     },
     /// Entry or exit of a call after [`Stopped::cont_syscall`].
     SyscallStop,
@@ -418,16 +418,16 @@ fn decode(tid: i32, raw: i32) -> Result<Option<Status>, Errno> {
         return Ok(None);
     }
     let signal = libc::WSTOPSIG(raw);
-    let child = |how| match event_message(tid) {
-        Ok(child) => Ok(Some(Status::NewChild { child, how })),
+    let child = |kind| match event_message(tid) {
+        Ok(child) => Ok(Some(Status::NewChild { child, kind })),
         Err(Errno::ESRCH) => Ok(None),
         Err(e) => Err(e),
     };
     match raw >> 16 {
         libc::PTRACE_EVENT_SECCOMP => Ok(Some(Status::Seccomp)),
-        libc::PTRACE_EVENT_FORK => child(How::Fork),
-        libc::PTRACE_EVENT_VFORK => child(How::Vfork),
-        libc::PTRACE_EVENT_CLONE => child(How::Clone),
+        libc::PTRACE_EVENT_FORK => child(CloneKind::Fork),
+        libc::PTRACE_EVENT_VFORK => child(CloneKind::Vfork),
+        libc::PTRACE_EVENT_CLONE => child(CloneKind::Clone),
         libc::PTRACE_EVENT_EXEC => match event_message(tid) {
             Ok(former_tid) => Ok(Some(Status::Exec { former_tid })),
             Err(Errno::ESRCH) => Ok(None),

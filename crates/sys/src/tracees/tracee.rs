@@ -23,7 +23,7 @@ const SHORT_STRING: usize = 256;
 
 /// The direction of a transfer.
 #[derive(Clone, Copy)]
-enum Way {
+enum Direction {
     FromTracee,
     ToTracee,
 }
@@ -33,7 +33,15 @@ enum Way {
 pub fn read(tid: i32, addr: u64, buf: &mut [u8]) -> Result<usize, Errno> {
     let remote = [(addr, buf.len())];
     // SAFETY: `buf` is live and exclusively ours for its whole length.
-    unsafe { transfer(Way::FromTracee, tid, &remote, buf.as_mut_ptr(), buf.len()) }
+    unsafe {
+        transfer(
+            Direction::FromTracee,
+            tid,
+            &remote,
+            buf.as_mut_ptr(),
+            buf.len(),
+        )
+    }
 }
 
 /// Fills `buf` from `addr`, or `EFAULT`.
@@ -150,7 +158,7 @@ pub fn read_vec(
     // SAFETY: at least `total` bytes of spare capacity were reserved and are exclusively ours.
     let n = unsafe {
         transfer(
-            Way::FromTracee,
+            Direction::FromTracee,
             tid,
             vector,
             spare.as_mut_ptr().cast(),
@@ -167,7 +175,7 @@ pub fn write_vec(tid: i32, vector: &[(u64, usize)], data: &[u8]) -> Result<usize
     // SAFETY: `data` is live for its length, and this way it is only read.
     unsafe {
         transfer(
-            Way::ToTracee,
+            Direction::ToTracee,
             tid,
             vector,
             data.as_ptr().cast_mut(),
@@ -181,7 +189,7 @@ pub fn write_vec(tid: i32, vector: &[(u64, usize)], data: &[u8]) -> Result<usize
 /// # Safety
 /// `local` is valid for `len` bytes: for writes when they come from the tracee, for reads otherwise.
 unsafe fn transfer(
-    way: Way,
+    way: Direction,
     tid: i32,
     vector: &[(u64, usize)],
     local: *mut u8,
@@ -223,7 +231,7 @@ unsafe fn transfer(
 /// # Safety
 /// As for [`transfer`], with `len` the sum of `remote`'s lengths.
 unsafe fn move_batch(
-    way: Way,
+    way: Direction,
     tid: i32,
     remote: &[libc::iovec],
     local: *mut u8,
@@ -237,10 +245,10 @@ unsafe fn move_batch(
     // SAFETY: `here` is valid as the caller promised; `remote` holds the tracee's addresses, which the kernel checks.
     let r = unsafe {
         match way {
-            Way::FromTracee => {
+            Direction::FromTracee => {
                 libc::process_vm_readv(tid, &raw const here, 1, remote.as_ptr(), count, 0)
             }
-            Way::ToTracee => {
+            Direction::ToTracee => {
                 libc::process_vm_writev(tid, &raw const here, 1, remote.as_ptr(), count, 0)
             }
         }
@@ -262,7 +270,7 @@ unsafe fn move_batch(
 /// # Safety
 /// As for [`move_batch`].
 unsafe fn move_by_file(
-    way: Way,
+    way: Direction,
     tid: i32,
     remote: &[libc::iovec],
     local: *mut u8,
@@ -276,8 +284,8 @@ unsafe fn move_by_file(
         None => Errno::EFAULT,
     };
     let memory = fs::OpenOptions::new()
-        .read(matches!(way, Way::FromTracee))
-        .write(matches!(way, Way::ToTracee))
+        .read(matches!(way, Direction::FromTracee))
+        .write(matches!(way, Direction::ToTracee))
         .open(format!("/proc/{tid}/mem"))
         .map_err(io)?;
     let mut done = 0;
@@ -289,7 +297,7 @@ unsafe fn move_by_file(
                 .checked_add(in_part as u64)
                 .ok_or(Errno::EFAULT)?;
             let moved = match way {
-                Way::FromTracee => {
+                Direction::FromTracee => {
                     // Through a buffer of our own, since `local` need not be initialised.
                     let mut page = [0u8; PAGE_SIZE];
                     let chunk = chunk.min(PAGE_SIZE);
@@ -300,7 +308,7 @@ unsafe fn move_by_file(
                     }
                     result
                 }
-                Way::ToTracee => {
+                Direction::ToTracee => {
                     // SAFETY: `done + chunk <= len`, and this way `local` is valid for reads.
                     let data = unsafe { std::slice::from_raw_parts(local.add(done), chunk) };
                     memory.write_at(data, at)

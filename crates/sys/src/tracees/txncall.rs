@@ -8,7 +8,7 @@
 //! ```
 //!
 //! `target` is the process on which the operation acts: 0 for the calling thread, else a process of the same run and the
-//! same user (`amino txn begin` names its parent, the shell). `buf` and `len` are an identifier or a name to be read, or room
+//! same user (`amino txn begin` names its parent, the shell). `buf` and `len` are an identifier or a name to be read, or space
 //! for a text to be written, as the operation says. `number` is 0 where the operation does not say what it means.
 #![allow(
     unsafe_code,

@@ -1,4 +1,4 @@
-//! Transactions across several calls (Amino 2.3 to 2.5): the interface of back ends that have them.
+//! Transactions across several calls (Amino paper, sections 2.3 to 2.5): the interface of back ends that have them.
 
 use std::fmt;
 use std::sync::Weak;

@@ -194,7 +194,7 @@ fn may_delete(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
     let victim = fs(dir).lookup(caller, &dir.node, name)?;
     verdict?;
     growing?;
-    not_stuck(caller, dir, sticky, &victim)
+    check_sticky_delete(caller, dir, sticky, &victim)
 }
 
 /// EROFS on a read-only mount. EACCES comes before it when a back end that checks access refuses the search for `name`
@@ -211,7 +211,7 @@ fn writable_dir(caller: &Caller, dir: &Place, name: &[u8]) -> Result<()> {
 }
 
 /// EPERM when the sticky bit holds and the caller cannot act as the victim's owner.
-fn not_stuck(caller: &Caller, dir: &Place, sticky: bool, victim: &Node) -> Result<()> {
+fn check_sticky_delete(caller: &Caller, dir: &Place, sticky: bool, victim: &Node) -> Result<()> {
     if sticky && !caller.owns(&fs(dir).getattr(caller, victim)?) {
         return Err(Errno::EPERM.into());
     }
@@ -358,11 +358,11 @@ impl Rename<'_> {
         let source_is_dir = ends.source.is_dir();
         ends.from_verdict?;
         ends.from_growing?;
-        not_stuck(self.caller, self.from_dir, ends.from_sticky, &ends.source)?;
+        check_sticky_delete(self.caller, self.from_dir, ends.from_sticky, &ends.source)?;
         ends.to_verdict?;
         if let Some(target) = &ends.target {
             ends.to_growing?;
-            not_stuck(self.caller, self.to_dir, ends.to_sticky, target)?;
+            check_sticky_delete(self.caller, self.to_dir, ends.to_sticky, target)?;
             if !exchange && source_is_dir && !target.is_dir() {
                 return Err(Errno::ENOTDIR.into());
             }

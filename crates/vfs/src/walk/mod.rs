@@ -280,7 +280,7 @@ impl<'a> Walk<'a> {
         if path.is_empty() {
             return Err(Errno::ENOENT.into());
         }
-        if let Some(found) = self.straight(&start, path, goal) {
+        if let Some(found) = self.walk_on_host(&start, path, goal) {
             return Ok(found);
         }
         if self.anchor.is_none() {
@@ -387,7 +387,7 @@ impl<'a> Walk<'a> {
 
     /// The result of a walk that stays on the host and meets no symbolic link, as most walks do. It takes at most two system
     /// calls, where a walk takes one for each component. `None`: walk component by component.
-    fn straight(&self, start: &Pos, path: &[u8], goal: &Goal) -> Option<Found> {
+    fn walk_on_host(&self, start: &Pos, path: &[u8], goal: &Goal) -> Option<Found> {
         let Pos::Host(base) = start else { return None };
         if self.resolve != 0 {
             return None;

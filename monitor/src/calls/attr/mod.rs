@@ -23,7 +23,7 @@ fn set_mode(call: &Call<'_>, target: Target, mode: u32) -> Result<Answer> {
     let caller = call.caller()?;
     ops::chmod(&caller, &place, mode & 0o7777)?;
     report::touched(call, &place, Touch::Attrib);
-    call.monitor.shadows.guard_anew(&caller, &place)?;
+    call.monitor.shadows.update_permissions(&caller, &place)?;
     Ok(Answer::DONE)
 }
 
@@ -65,7 +65,7 @@ fn set_owner(call: &Call<'_>, target: Target, uid: u32, gid: u32) -> Result<Answ
     if given(uid).or(given(gid)).is_some() {
         report::touched(call, &place, Touch::Attrib);
     }
-    call.monitor.shadows.guard_anew(&caller, &place)?;
+    call.monitor.shadows.update_permissions(&caller, &place)?;
     Ok(Answer::DONE)
 }
 

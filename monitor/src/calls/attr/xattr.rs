@@ -154,7 +154,7 @@ fn set(call: &Call<'_>, find: Find, named: usize, given: &Buffer) -> Result<Answ
 fn changed(call: &Call<'_>, place: &Place, name: &[u8]) -> Result<Answer> {
     if name == Acl::ACCESS {
         let caller = call.caller()?;
-        call.monitor.shadows.guard_anew(&caller, place)?;
+        call.monitor.shadows.update_permissions(&caller, place)?;
     }
     report::touched(call, place, Touch::Attrib);
     Ok(Answer::DONE)

@@ -24,7 +24,7 @@ use crate::watches::report;
 
 /// Files whose descriptor could not be replaced, with the offset at which the monitor tries again.
 #[derive(Debug, Default)]
-pub struct Reluctant {
+pub struct RelocationRetries {
     retry_at: Mutex<HashMap<Identity, u64>>,
 }
 
@@ -56,7 +56,7 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> b
         return false;
     };
     let identity = (dev, ino);
-    let mut retry_at = call.monitor.reluctant.retry_at.lock();
+    let mut retry_at = call.monitor.relocation_retries.retry_at.lock();
     if retry_at.get(&identity).is_some_and(|&at| size < at) {
         return false;
     }

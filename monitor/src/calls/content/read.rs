@@ -29,7 +29,7 @@ pub struct Content {
 impl Content {
     /// `None` where the kernel's answer is right. This takes a shared lock on the file for the transaction.
     pub fn of(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
-        let Some(content) = Self::perhaps(call, fd)? else {
+        let Some(content) = Self::in_transaction(call, fd)? else {
             return Ok(None);
         };
         let place = &content.place;
@@ -41,7 +41,7 @@ impl Content {
     }
 
     /// A readable file of a store, whose content the caller's transaction may have changed.
-    fn perhaps(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
+    fn in_transaction(call: &Call<'_>, fd: i32) -> Result<Option<Self>> {
         if call.caller()?.txn.is_none() {
             return Ok(None);
         }
@@ -113,7 +113,7 @@ fn read_segments(
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
     offset: Option<u64>,
 ) -> Result<Answer> {
-    let Some(content) = Content::perhaps(call, call.int(0))? else {
+    let Some(content) = Content::in_transaction(call, call.int(0))? else {
         return Ok(Answer::PassOn);
     };
     fill_segments(call, &content, segments, offset, |at, len| {

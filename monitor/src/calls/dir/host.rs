@@ -67,7 +67,7 @@ fn first_entries(
     };
     let capacity = usize::try_from(call.int(2)).unwrap_or(0);
     let needed = of_mounts(layout, mounts, 0).bytes.len();
-    // A buffer without room for the mount points and one entry is too small: entries left out here would never be shown.
+    // A buffer without space for the mount points and one entry is too small: entries left out here would never be shown.
     let rest = capacity.checked_sub(needed).ok_or(Errno::EINVAL)?;
     let native = entries::read(number, ofd.as_fd(), rest.min(ENTRIES_MAX))?;
     let mut out = Dirents::new(layout, capacity, 0);

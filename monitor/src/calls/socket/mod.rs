@@ -5,9 +5,9 @@
 //! sees are the tracee's, and the tracee waits itself. `name.rs` makes the kernel keep the name that the program gave.
 
 pub mod datagram;
+pub mod filter;
 mod name;
 pub mod rights;
-pub mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -124,7 +124,7 @@ fn bind_host_object(
     let Some(object) = place.mount.fs.host_path(&place.node) else {
         let object = shadows.backing(&caller, place)?;
         names.bind_backing(shadows.rundir(), socket, path, &object)?;
-        return shadows.guard_anew(&caller, place);
+        return shadows.update_permissions(&caller, place);
     };
     let dir = entry.dir.mount.fs.host_path(&entry.dir.node);
     let dir = dir.ok_or(Errno::ENOENT)?;
@@ -134,10 +134,10 @@ fn bind_host_object(
 }
 
 /// Runs `f` on a thread of its own, which shares its root and working directory with no other thread.
-fn apart<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+fn with_own_fs_state<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
-            .name("apart".into())
+            .name("socket-name".into())
             .spawn_scoped(scope, || {
                 cred::thread_owns_fs()?;
                 f()
@@ -147,9 +147,9 @@ fn apart<R: Send>(f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
     })
 }
 
-/// Whether [`apart`] works here: containers forbid it.
-fn may_be_apart() -> bool {
-    static MAY: LazyLock<bool> = LazyLock::new(|| apart(|| Ok(())).is_ok());
+/// Whether [`with_own_fs_state`] works here: containers forbid it.
+fn may_own_fs_state() -> bool {
+    static MAY: LazyLock<bool> = LazyLock::new(|| with_own_fs_state(|| Ok(())).is_ok());
     *MAY
 }
 

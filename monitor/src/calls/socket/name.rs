@@ -20,7 +20,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use parking_lot::RwLock;
 
-use super::{PATH_MAX, apart, bind_by, bind_from, may_be_apart};
+use super::{PATH_MAX, bind_by, bind_from, may_own_fs_state, with_own_fs_state};
 use crate::errno::errno;
 use crate::shadow::run_directory::{RunDir, make_passage};
 
@@ -85,9 +85,9 @@ impl Names {
         dir: &Path,
         name: &[u8],
     ) -> Result<()> {
-        let may_be_apart = may_be_apart();
-        if path == name && may_be_apart {
-            return apart(|| bind_from(dir, Some(caller), socket, name));
+        let may_own_fs_state = may_own_fs_state();
+        if path == name && may_own_fs_state {
+            return with_own_fs_state(|| bind_from(dir, Some(caller), socket, name));
         }
         let here = dir.join(OsStr::from_bytes(name));
         if path.first() == Some(&b'/') && here.as_os_str().len() <= PATH_MAX {
@@ -101,7 +101,7 @@ impl Names {
         let tree = Tree::make(rundir)?;
         let link = format!("/proc/self/fd/{}", dir.as_raw_fd());
         let called = match tree.link_to(path, &link) {
-            Ok(()) if may_be_apart => path.to_vec(),
+            Ok(()) if may_own_fs_state => path.to_vec(),
             _ => {
                 // A name that no other socket has.
                 let unique = tree.0.file_name().unwrap_or_default();
@@ -109,8 +109,8 @@ impl Names {
                 [unique.as_bytes(), b"/", name].concat()
             }
         };
-        let called = if may_be_apart {
-            apart(|| bind_from(&tree.0, Some(caller), socket, &called))?;
+        let called = if may_own_fs_state {
+            with_own_fs_state(|| bind_from(&tree.0, Some(caller), socket, &called))?;
             called
         } else {
             let called = tree.0.join(OsStr::from_bytes(&called));
@@ -153,7 +153,7 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
             at.pop();
         }
     }
-    apart(|| {
+    with_own_fs_state(|| {
         if is_absolute {
             rustix::process::chroot(&tree.0).map_err(|error| match error {
                 // `bind_backing` would take EINVAL for that of a socket that has a name already.

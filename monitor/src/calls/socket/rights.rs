@@ -123,7 +123,8 @@ pub fn leave(call: &Call<'_>, header: &[u8; MSGHDR]) -> bool {
         matches!(shadow.as_deref(), Some(Shadow::File { .. }))
     };
     places.iter().any(is_file)
-        && unix_socket(call, call.int(0)).is_some_and(|socket| !stays(call, &socket, header.name))
+        && unix_socket(call, call.int(0))
+            .is_some_and(|socket| !is_received_in_run(call, &socket, header.name))
 }
 
 /// Whether the call sends a descriptor of a file in a store out of the run. Of several messages only the first is checked.
@@ -136,7 +137,7 @@ pub fn leave_in(call: &Call<'_>) -> bool {
 }
 
 /// Whether a message on `socket`, to the address `name` if it has one, is received by a process of the run.
-fn stays(call: &Call<'_>, socket: &OwnedFd, name: (u64, u64)) -> bool {
+fn is_received_in_run(call: &Call<'_>, socket: &OwnedFd, name: (u64, u64)) -> bool {
     // Sockets for datagrams have no credentials of a peer, unless they are a pair.
     let peer = getsockopt(socket, sockopt::PeerCredentials).map_or(0, |peer| peer.pid());
     if peer > 0 {

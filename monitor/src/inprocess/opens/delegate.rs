@@ -11,7 +11,7 @@ use goanna_sys::procfs::{self, Activity};
 use goanna_sys::stub;
 use goanna_vfs::{Description, Errno, FsError, Place, Result};
 
-use super::{From, Left, Source, is_open};
+use super::{From, Remainder, Source, is_open};
 use crate::Monitor;
 use crate::answer::{self, Answer};
 use crate::call::Call;
@@ -87,7 +87,9 @@ impl InProcess {
         match outcome {
             Ok(Answer::OpenItself { node, value }) => {
                 let space = self.space(call.tid).ok_or(Errno::ESRCH)?;
-                space.opens.begin(call, Left::All { _file: node }, None);
+                space
+                    .opens
+                    .begin(call, Remainder::All { _file: node }, None);
                 Ok(Answer::Value(value))
             }
             Ok(Answer::Install {
@@ -117,7 +119,7 @@ impl InProcess {
                     },
                     None => Source::Description(description),
                 };
-                space.opens.begin(call, Left::Source(source), delivery);
+                space.opens.begin(call, Remainder::Source(source), delivery);
                 Ok(Answer::Value(answer))
             }
             outcome => outcome,

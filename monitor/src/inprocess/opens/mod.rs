@@ -46,7 +46,7 @@ pub enum Source {
 
 /// What is left to a thread.
 #[derive(Debug)]
-pub(super) enum Left {
+pub(super) enum Remainder {
     /// To open this.
     Source(Source),
     /// The whole open of a host file: if the thread does not perform it, the call begins anew.
@@ -62,7 +62,7 @@ struct PendingOpen {
     /// The ID of its notification.
     id: u64,
     args: [u64; 6],
-    left: Left,
+    left: Remainder,
     _delivery: Option<Delivery>,
     stage: Stage,
 }
@@ -95,7 +95,7 @@ impl Opens {
     pub fn interrupt(&self, sp: u64) {
         let mut state = self.0.lock();
         let is_resumed_later = |open: &&mut PendingOpen| {
-            open.stage == Stage::Answered && matches!(open.left, Left::Source(_))
+            open.stage == Stage::Answered && matches!(open.left, Remainder::Source(_))
         };
         if let Some(open) = state.pending.iter_mut().find(is_resumed_later) {
             open.stage = Stage::Interrupted(sp);
@@ -126,7 +126,7 @@ impl Opens {
                 Stage::Interrupted(at) => sp == Some(at) && from == From::Site && is_same(open),
                 Stage::Resumed(_) => false,
             };
-            let is_resumed = comes_again && matches!(open.left, Left::Source(_));
+            let is_resumed = comes_again && matches!(open.left, Remainder::Source(_));
             has_failed |= is_resumed && open.stage == Stage::Answered;
             if comes_again && !is_resumed {
                 made_again = Some(call.id);
@@ -147,7 +147,7 @@ impl Opens {
     }
 
     /// The thread gets an answer to `call`, by which it performs what is left of the open.
-    pub fn begin(&self, call: &Notification, left: Left, delivery: Option<Delivery>) {
+    pub fn begin(&self, call: &Notification, left: Remainder, delivery: Option<Delivery>) {
         self.0.lock().pending.push(PendingOpen {
             id: call.id,
             args: call.args,
@@ -169,8 +169,8 @@ impl Opens {
         let mut pending = state.pending.iter();
         let open = pending.find(|open| open.stage == Stage::Resumed(id))?;
         match &open.left {
-            Left::Source(source) => Some(source.clone()),
-            Left::All { .. } => None,
+            Remainder::Source(source) => Some(source.clone()),
+            Remainder::All { .. } => None,
         }
     }
 

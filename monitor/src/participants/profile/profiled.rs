@@ -151,7 +151,7 @@ impl Profiled {
         let Some(begun) = process.and_then(|process| process.open) else {
             return;
         };
-        monitor.participants.retreat(pid, begun.id);
+        monitor.participants.end_inner(pid, begun.id);
         if begun.rule.commits(status) {
             monitor
                 .participants

@@ -50,15 +50,15 @@ pub const OBSERVED_REFUSAL: u32 = 9;
 
 /// The sockets that a program may have: they determine which of its calls on sockets are stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Watch {
+pub enum SocketFilter {
     /// Unix sockets: calls that connect, and messages that may carry descriptors.
     Sockets,
     /// Unix datagram sockets, too: all calls that send to an address.
     Datagrams,
 }
 
-impl Watch {
-    /// The event message of a stop that both the first filter and that of [`compile_watch`] ask for.
+impl SocketFilter {
+    /// The event message of a stop that both the first filter and that of [`compile_socket_filter`] ask for.
     const fn message(self) -> u32 {
         match self {
             Self::Sockets => 1,
@@ -66,11 +66,11 @@ impl Watch {
         }
     }
 
-    /// The filter of [`compile_watch`] that the program has, according to the event message of a stop.
+    /// The filter of [`compile_socket_filter`] that the program has, according to the event message of a stop.
     pub fn of_message(message: u32) -> Option<Self> {
         [Self::Sockets, Self::Datagrams]
             .into_iter()
-            .find(|watch| watch.message() == message)
+            .find(|filter| filter.message() == message)
     }
 }
 
@@ -91,7 +91,7 @@ pub struct Purpose {
     /// Whether any mount gives programs shadow descriptors of files, so that data calls must be seen.
     pub shadow_files: bool,
     /// The Unix sockets that the program inherits from outside of the run.
-    pub inherited: Option<Watch>,
+    pub inherited: Option<SocketFilter>,
     /// The key of the cookies by which stubs in the program make calls natively ([`crate::inprocess`]).
     pub key: Option<u64>,
     /// Calls of interest to observers: each of them is stopped by ptrace, however it is treated.
@@ -175,7 +175,7 @@ impl Verdict {
         match rule {
             Rule::Allow | Rule::Close | Rule::Read(_) => Self::always(RET_ALLOW),
             Rule::TraceSockets | Rule::TraceDatagrams(_) => match purpose.inherited {
-                Some(watch) => Self::watching(rule, watch),
+                Some(filter) => Self::of_socket_filter(rule, filter),
                 None => Self::always(RET_ALLOW),
             },
             Rule::Data(_) | Rule::MapFile(_) | Rule::ReadIf(..) if !purpose.shadow_files => {
@@ -206,15 +206,15 @@ impl Verdict {
         }
     }
 
-    /// The verdict of [`compile_watch`].
-    fn watching(rule: &'static Rule, watch: Watch) -> Self {
+    /// The verdict of [`compile_socket_filter`].
+    fn of_socket_filter(rule: &'static Rule, filter: SocketFilter) -> Self {
         match rule {
             Rule::TraceSockets => Self::always(RET_TRACE),
-            Rule::TraceDatagrams(condition) if watch == Watch::Datagrams => {
+            Rule::TraceDatagrams(condition) if filter == SocketFilter::Datagrams => {
                 Self::when(condition, RET_TRACE)
             }
             Rule::TraceIf(all) | Rule::NotifyOrTrace(_, _, all) => {
-                Self::all(all, RET_TRACE | watch.message())
+                Self::all(all, RET_TRACE | filter.message())
             }
             _ => Self::always(RET_ALLOW),
         }
@@ -282,11 +282,13 @@ pub fn compile(purpose: Purpose) -> Vec<Insn> {
     })
 }
 
-/// A further filter for a program that may have the Unix sockets of `watch`: it stops calls that connect or send. The kernel
+/// A further filter for a program that may have the Unix sockets of `filter`: it stops calls that connect or send. The kernel
 /// takes the strictest verdict of all filters, and among equal ones that of the youngest filter: so a stop shows whether the
-/// program has this filter ([`Watch::of_message`]). Children inherit it, as they inherit the first one.
-pub fn compile_watch(watch: Watch) -> Vec<Insn> {
-    assemble(RET_ALLOW, |entry| Verdict::watching(&entry.rule, watch))
+/// program has this filter ([`SocketFilter::of_message`]). Children inherit it, as they inherit the first one.
+pub fn compile_socket_filter(filter: SocketFilter) -> Vec<Insn> {
+    assemble(RET_ALLOW, |entry| {
+        Verdict::of_socket_filter(&entry.rule, filter)
+    })
 }
 
 /// A further filter for a program that participates in a transaction: it stops calls that read, because the monitor answers

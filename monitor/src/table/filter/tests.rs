@@ -177,17 +177,20 @@ fn data_calls_run_in_the_kernel_where_all_files_are_the_hosts() {
 #[test]
 fn sockets_are_stopped_under_a_second_filter_only() {
     let first = compile(NOTIFY);
-    let sockets = compile_watch(Watch::Sockets);
-    let datagrams = compile_watch(Watch::Datagrams);
+    let sockets = compile_socket_filter(SocketFilter::Sockets);
+    let datagrams = compile_socket_filter(SocketFilter::Datagrams);
     let verdict =
         |program: &[Insn], nr: i64, args| run(program, AUDIT_ARCH_X86_64, nr as u32, args);
     let socket = |domain: i32| [domain as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
     for nr in [libc::SYS_socket, libc::SYS_socketpair] {
         assert_eq!(verdict(&first, nr, socket(libc::AF_UNIX)), RET_TRACE);
-        for (program, watch) in [(&sockets, Watch::Sockets), (&datagrams, Watch::Datagrams)] {
+        for (program, filter) in [
+            (&sockets, SocketFilter::Sockets),
+            (&datagrams, SocketFilter::Datagrams),
+        ] {
             let stop = verdict(program, nr, socket(libc::AF_UNIX));
             assert_eq!(stop & !0xffff, RET_TRACE);
-            assert_eq!(Watch::of_message(stop & 0xffff), Some(watch));
+            assert_eq!(SocketFilter::of_message(stop & 0xffff), Some(filter));
         }
         for program in [&first, &sockets, &datagrams] {
             assert_eq!(verdict(program, nr, socket(libc::AF_INET)), RET_ALLOW);
@@ -218,11 +221,14 @@ fn inherited_sockets_are_stopped_from_the_start() {
         run(&program, AUDIT_ARCH_X86_64, nr as u32, [1; 6])
     };
     assert_eq!(verdict(None, libc::SYS_connect), RET_ALLOW);
-    let sockets = Some(Watch::Sockets);
+    let sockets = Some(SocketFilter::Sockets);
     assert_eq!(verdict(sockets, libc::SYS_connect), RET_TRACE);
     assert_eq!(verdict(sockets, libc::SYS_sendmsg), RET_TRACE);
     assert_eq!(verdict(sockets, libc::SYS_sendto), RET_ALLOW);
-    assert_eq!(verdict(Some(Watch::Datagrams), libc::SYS_sendto), RET_TRACE);
+    assert_eq!(
+        verdict(Some(SocketFilter::Datagrams), libc::SYS_sendto),
+        RET_TRACE
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use goanna_replayer::compare::{Side, Stretch, compare};
+use goanna_replayer::compare::{Side, Unmatched, compare};
 
 use crate::common::{DIFFERENT, Failure, KeyFiles, print};
 
@@ -75,7 +75,7 @@ impl Compare {
     }
 }
 
-fn stretch(mark: &str, stretch: &Stretch) -> Result<(), Failure> {
+fn stretch(mark: &str, stretch: &Unmatched) -> Result<(), Failure> {
     for text in &stretch.texts {
         print(&format!("{mark} {text}"))?;
     }

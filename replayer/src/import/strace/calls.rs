@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::line::{Line, Wrong};
+use super::line::{Line, LineError};
 use crate::Error;
 use crate::import::lines::Lines;
 
@@ -116,7 +116,7 @@ impl Calls {
     }
 
     /// Converts an error in a call's text to one with line and column.
-    pub fn wrong_in(&self, text: &Text, wrong: Wrong) -> Error {
+    pub fn wrong_in(&self, text: &Text, wrong: LineError) -> Error {
         let mut pieces = text.pieces.iter().rev();
         let piece = pieces.find(|(from, ..)| *from <= wrong.at);
         let (from, line, start) = piece.copied().unwrap_or_default();

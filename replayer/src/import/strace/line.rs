@@ -2,7 +2,7 @@
 
 /// An error in a line: the reason, and the byte of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wrong {
+pub struct LineError {
     /// Byte of the text, from 0.
     pub at: usize,
     pub why: &'static str,
@@ -22,14 +22,14 @@ pub struct Line<'a> {
 
 /// The end of a line whose call continues in another line.
 const UNFINISHED: &[u8] = b"<unfinished ...>";
-const TIME: Wrong = Wrong {
+const TIME: LineError = LineError {
     at: 0,
     why: "here should be seconds since 1970 with a fraction: record with strace -f -ttt -T -y",
 };
 
 impl<'a> Line<'a> {
     /// Splits a line; `None` where it is one of strace's own messages.
-    pub fn split(line: &'a [u8]) -> Result<Option<Self>, Wrong> {
+    pub fn split(line: &'a [u8]) -> Result<Option<Self>, LineError> {
         let text = line.trim_ascii_end();
         if text.is_empty() || text.starts_with(b"strace: ") || text.starts_with(b"[ Process ") {
             return Ok(None);
@@ -37,7 +37,7 @@ impl<'a> Line<'a> {
         let mut at = 0;
         let mut tid = 0;
         if let Some(rest) = text.strip_prefix(b"[pid ") {
-            let end = find(rest, b"]").ok_or(Wrong {
+            let end = find(rest, b"]").ok_or(LineError {
                 at: 5,
                 why: "the ] behind the thread id is missing",
             })?;
@@ -49,7 +49,7 @@ impl<'a> Line<'a> {
         }
         at += spaces(text, at);
         let time = word(text.get(at..).unwrap_or_default());
-        let at_ns = nanoseconds(time).ok_or(Wrong { at, ..TIME })?;
+        let at_ns = nanoseconds(time).ok_or(LineError { at, ..TIME })?;
         at += time.len();
         at += spaces(text, at);
         Ok(Some(Self {
@@ -103,15 +103,15 @@ pub struct Argument<'a> {
 }
 
 /// Splits `NAME(ARGUMENT, ...) = RESULT <SECONDS>`.
-pub fn split_call(text: &[u8]) -> Result<Parts<'_>, Wrong> {
-    let open = find(text, b"(").ok_or(Wrong {
+pub fn split_call(text: &[u8]) -> Result<Parts<'_>, LineError> {
+    let open = find(text, b"(").ok_or(LineError {
         at: 0,
         why: "here should be a call, as in close(3) = 0",
     })?;
     let name = text.get(..open).unwrap_or_default();
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     if name.is_empty() || !name.iter().all(is_name) {
-        return Err(Wrong {
+        return Err(LineError {
             at: 0,
             why: "here should be the name of a call",
         });
@@ -120,7 +120,7 @@ pub fn split_call(text: &[u8]) -> Result<Parts<'_>, Wrong> {
     let mut at = end + 1;
     at += spaces(text, at);
     if text.get(at) != Some(&b'=') {
-        return Err(Wrong {
+        return Err(LineError {
             at,
             why: "here should be = and the result",
         });
@@ -137,7 +137,7 @@ pub fn split_call(text: &[u8]) -> Result<Parts<'_>, Wrong> {
         result = result.get(..last).unwrap_or_default().trim_ascii_end();
     }
     if result.is_empty() {
-        return Err(Wrong {
+        return Err(LineError {
             at,
             why: "the result is missing",
         });
@@ -156,7 +156,7 @@ pub fn split_list(
     text: &[u8],
     start: usize,
     close: u8,
-) -> Result<(Vec<Argument<'_>>, usize), Wrong> {
+) -> Result<(Vec<Argument<'_>>, usize), LineError> {
     let mut arguments = Vec::new();
     let (mut at, mut from, mut depth) = (start, start, 0_usize);
     let mut push = |from: usize, to: usize| {
@@ -175,7 +175,7 @@ pub fn split_list(
             b'/' if text.get(at + 1) == Some(&b'*') => {
                 let rest = text.get(at..).unwrap_or_default();
                 let why = "the comment has no end";
-                at += find(rest, b"*/").ok_or(Wrong { at, why })? + 1;
+                at += find(rest, b"*/").ok_or(LineError { at, why })? + 1;
             }
             byte if byte == close && depth == 0 => {
                 push(from, at);
@@ -184,7 +184,7 @@ pub fn split_list(
             b'(' | b'[' | b'{' => depth += 1,
             b')' | b']' | b'}' => {
                 let why = "this bracket closes none";
-                depth = depth.checked_sub(1).ok_or(Wrong { at, why })?;
+                depth = depth.checked_sub(1).ok_or(LineError { at, why })?;
             }
             b',' if depth == 0 => {
                 push(from, at);
@@ -194,14 +194,14 @@ pub fn split_list(
         }
         at += 1;
     }
-    Err(Wrong {
+    Err(LineError {
         at: text.len(),
         why: "the list has no end",
     })
 }
 
 /// Where the string that begins at `at` ends.
-fn skip_string(text: &[u8], at: usize) -> Result<usize, Wrong> {
+fn skip_string(text: &[u8], at: usize) -> Result<usize, LineError> {
     let mut end = at + 1;
     while let Some(&byte) = text.get(end) {
         match byte {
@@ -210,14 +210,14 @@ fn skip_string(text: &[u8], at: usize) -> Result<usize, Wrong> {
             _ => end += 1,
         }
     }
-    Err(Wrong {
+    Err(LineError {
         at,
         why: "the string has no end",
     })
 }
 
 /// The end of the path in angle brackets that begins at `at`. Within paths, strace escapes these brackets.
-pub fn skip_angles(text: &[u8], at: usize) -> Result<usize, Wrong> {
+pub fn skip_angles(text: &[u8], at: usize) -> Result<usize, LineError> {
     let mut depth = 0_usize;
     let mut end = at;
     while let Some(&byte) = text.get(end) {
@@ -231,7 +231,7 @@ pub fn skip_angles(text: &[u8], at: usize) -> Result<usize, Wrong> {
         }
         end += 1;
     }
-    Err(Wrong {
+    Err(LineError {
         at,
         why: "the < has no >",
     })
@@ -265,11 +265,11 @@ fn spaces(text: &[u8], from: usize) -> usize {
     rest.iter().take_while(|byte| **byte == b' ').count()
 }
 
-fn thread(text: &[u8], at: usize) -> Result<i32, Wrong> {
+fn thread(text: &[u8], at: usize) -> Result<i32, LineError> {
     let number = std::str::from_utf8(text)
         .ok()
         .and_then(|it| it.parse().ok());
-    number.filter(|it| *it > 0).ok_or(Wrong {
+    number.filter(|it| *it > 0).ok_or(LineError {
         at,
         why: "here should be a thread id or a time",
     })

@@ -24,7 +24,7 @@ use goanna_tracer::select::{CallSet, Filter};
 use super::{Options, Summary, Trace};
 use crate::Error;
 use calls::{Calls, Item, Text, What};
-use line::{Argument, Parts, Wrong, split_call};
+use line::{Argument, LineError, Parts, split_call};
 use value::{Notes, descriptor, errno, number, signal};
 
 /// Maximum number of unknown names that are kept.
@@ -80,7 +80,7 @@ fn read(
 
 /// A thread's parent, and whether both are threads of one process.
 #[derive(Debug, Clone, Copy)]
-struct Birth {
+struct ThreadStart {
     parent: i32,
     is_thread: bool,
 }
@@ -88,7 +88,7 @@ struct Birth {
 /// The facts that must be known before the first line.
 #[derive(Debug, Default)]
 struct Before {
-    births: HashMap<i32, VecDeque<Birth>>,
+    births: HashMap<i32, VecDeque<ThreadStart>>,
     directory: Option<Box<[u8]>>,
     read: u64,
 }
@@ -117,7 +117,7 @@ impl Before {
             let child = result(&parts).ok().flatten();
             let child = child.and_then(|it| i32::try_from(it).ok());
             if let Some(child) = child.filter(|it| is_fork && *it > 0) {
-                let birth = Birth {
+                let birth = ThreadStart {
                     parent: item.tid,
                     is_thread: line::find(&text.text, b"CLONE_THREAD").is_some(),
                 };
@@ -133,7 +133,7 @@ struct Importer<'a> {
     trace: &'a Trace<'a>,
     /// Working directory of processes whose parents are not known.
     cwd: Box<[u8]>,
-    births: HashMap<i32, VecDeque<Birth>>,
+    births: HashMap<i32, VecDeque<ThreadStart>>,
     /// Threads that are alive, with their processes.
     threads: HashMap<i32, i32>,
     /// Names of processes.
@@ -225,7 +225,7 @@ impl Importer<'_> {
     }
 
     /// Parses the text of a call; `None` for calls that no trace has.
-    fn call(&mut self, item: &Item, text: &Text) -> Result<Option<Call>, Wrong> {
+    fn call(&mut self, item: &Item, text: &Text) -> Result<Option<Call>, LineError> {
         let parts = split_call(&text.text)?;
         let name = String::from_utf8_lossy(parts.name);
         let Some(signature) = by_name(&name) else {
@@ -260,7 +260,7 @@ impl Importer<'_> {
         signature: &'static Signature,
         parts: &Parts<'_>,
         result: Option<i64>,
-    ) -> Result<DecodedCall, Wrong> {
+    ) -> Result<DecodedCall, LineError> {
         let mut call = DecodedCall {
             signature: Some(signature),
             nr: signature.nr,
@@ -379,9 +379,9 @@ fn resolve(call: &mut DecodedCall, signature: &Signature, parts: &Parts<'_>, res
 }
 
 /// The result register; `None` for a call that did not end.
-fn result(parts: &Parts<'_>) -> Result<Option<i64>, Wrong> {
+fn result(parts: &Parts<'_>) -> Result<Option<i64>, LineError> {
     let text = parts.result;
-    let wrong = Wrong {
+    let wrong = LineError {
         at: parts.result_at,
         why: "here should be a result",
     };
@@ -397,7 +397,7 @@ fn result(parts: &Parts<'_>) -> Result<Option<i64>, Wrong> {
     }
     let why = "this error is not known";
     let at = parts.result_at + first.len() + 1;
-    let errno = errno(second).ok_or(Wrong { at, why })?;
+    let errno = errno(second).ok_or(LineError { at, why })?;
     Ok(Some(-errno))
 }
 

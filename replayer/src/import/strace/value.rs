@@ -3,7 +3,7 @@
 use goanna_syscalls::symbols::numbers::{ERRNO, SIGNALS};
 use goanna_syscalls::{Kind, Structure, Symbols, Time, TimeFormat, Value};
 
-use super::line::{Argument, Wrong, find, skip_angles, split_list};
+use super::line::{Argument, LineError, find, skip_angles, split_list};
 
 /// Facts about a call besides its values.
 #[derive(Debug, Default)]
@@ -15,8 +15,8 @@ pub struct Notes {
 }
 
 /// A string of strace, unescaped, and whether it is complete.
-pub fn string(argument: Argument<'_>) -> Result<(Vec<u8>, bool), Wrong> {
-    let wrong = |why| Wrong {
+pub fn string(argument: Argument<'_>) -> Result<(Vec<u8>, bool), LineError> {
+    let wrong = |why| LineError {
         at: argument.at,
         why,
     };
@@ -194,7 +194,7 @@ impl Notes {
         kind: Kind,
         argument: Argument<'_>,
         result: Option<i64>,
-    ) -> Result<(Value, u64), Wrong> {
+    ) -> Result<(Value, u64), LineError> {
         let text = argument.text;
         let value = match kind {
             Kind::Signed | Kind::Offset | Kind::Pid | Kind::Signal => {
@@ -241,7 +241,7 @@ impl Notes {
         kind: Kind,
         argument: Argument<'_>,
         result: Option<i64>,
-    ) -> Result<Option<Value>, Wrong> {
+    ) -> Result<Option<Value>, LineError> {
         let first = argument.text.first().copied();
         Ok(match (kind, first) {
             (Kind::Path(_), Some(b'"')) => {
@@ -258,7 +258,7 @@ impl Notes {
                 let texts = list(argument)?.into_iter();
                 let texts = texts.filter(|it| it.text.starts_with(b"\""));
                 let texts = texts.map(|it| Ok(string(it)?.0.into()));
-                Some(Value::Texts(texts.collect::<Result<_, Wrong>>()?))
+                Some(Value::Texts(texts.collect::<Result<_, LineError>>()?))
             }
             (Kind::OffsetPointer, Some(b'[')) => {
                 let inner = list(argument)?;
@@ -280,7 +280,7 @@ impl Notes {
             (Kind::DescriptorPair, Some(b'[')) => {
                 let pair = list(argument)?;
                 let numbers = pair.into_iter().map(|it| Ok(descriptor(it)?.0));
-                let numbers: Vec<i32> = numbers.collect::<Result<_, Wrong>>()?;
+                let numbers: Vec<i32> = numbers.collect::<Result<_, LineError>>()?;
                 match numbers.as_slice() {
                     [first, second] => Some(Value::DescriptorPair([*first, *second])),
                     _ => None,
@@ -302,7 +302,7 @@ impl Notes {
     }
 
     /// Buffers one after the other; `filled` is how many bytes the kernel put into them.
-    fn vector(&mut self, argument: Argument<'_>, filled: Option<i64>) -> Result<Value, Wrong> {
+    fn vector(&mut self, argument: Argument<'_>, filled: Option<i64>) -> Result<Value, LineError> {
         let (mut data, mut total, mut is_whole) = (Vec::new(), 0_u64, true);
         for element in list(argument)? {
             is_whole &= element.text.starts_with(b"{");
@@ -330,7 +330,7 @@ impl Notes {
         &mut self,
         layout: &'static Structure,
         argument: Argument<'_>,
-    ) -> Result<Value, Wrong> {
+    ) -> Result<Value, LineError> {
         let mut data = vec![0; layout.size as usize];
         for (name, value) in members(argument)? {
             let field = layout.fields.iter().find(|it| it.name.as_bytes() == name);
@@ -357,7 +357,7 @@ impl Notes {
         })
     }
 
-    fn times(&mut self, format: TimeFormat, argument: Argument<'_>) -> Result<Value, Wrong> {
+    fn times(&mut self, format: TimeFormat, argument: Argument<'_>) -> Result<Value, LineError> {
         let elements = match argument.text.first() {
             Some(b'[') => list(argument)?,
             _ => vec![argument],
@@ -399,7 +399,7 @@ impl Notes {
 pub type Descriptor = (i32, Option<Box<[u8]>>);
 
 /// Reads a descriptor as `3</path>` shows it.
-pub fn descriptor(argument: Argument<'_>) -> Result<Descriptor, Wrong> {
+pub fn descriptor(argument: Argument<'_>) -> Result<Descriptor, LineError> {
     let text = argument.text;
     let end = text.iter().position(|byte| matches!(byte, b'<' | b' '));
     let first = text.get(..end.unwrap_or(text.len())).unwrap_or_default();
@@ -408,13 +408,13 @@ pub fn descriptor(argument: Argument<'_>) -> Result<Descriptor, Wrong> {
         // Descriptors are 32 bits wide.
         digits => number(digits).map(|it| i64::from(it as i32)),
     };
-    let value = value.ok_or(Wrong {
+    let value = value.ok_or(LineError {
         at: argument.at,
         why: "here should be a descriptor",
     })?;
     let mut file = None;
     if let Some(start) = find(text, b"<") {
-        let close = skip_angles(text, start).map_err(|wrong| Wrong {
+        let close = skip_angles(text, start).map_err(|wrong| LineError {
             at: argument.at + wrong.at,
             ..wrong
         })?;
@@ -440,12 +440,12 @@ fn device(text: &[u8]) -> u64 {
 }
 
 /// The elements of `[A, B]`.
-fn list(argument: Argument<'_>) -> Result<Vec<Argument<'_>>, Wrong> {
+fn list(argument: Argument<'_>) -> Result<Vec<Argument<'_>>, LineError> {
     within(argument, b']')
 }
 
 /// The members of `{NAME=VALUE, ...}`.
-fn members(argument: Argument<'_>) -> Result<Vec<(&[u8], Argument<'_>)>, Wrong> {
+fn members(argument: Argument<'_>) -> Result<Vec<(&[u8], Argument<'_>)>, LineError> {
     let elements = within(argument, b'}')?.into_iter();
     Ok(elements
         .filter_map(|element| {
@@ -459,10 +459,10 @@ fn members(argument: Argument<'_>) -> Result<Vec<(&[u8], Argument<'_>)>, Wrong> 
         .collect())
 }
 
-fn within(argument: Argument<'_>, close: u8) -> Result<Vec<Argument<'_>>, Wrong> {
+fn within(argument: Argument<'_>, close: u8) -> Result<Vec<Argument<'_>>, LineError> {
     let place = |at| argument.at + at;
     let split = split_list(argument.text, 1, close);
-    let (elements, _) = split.map_err(|wrong| Wrong {
+    let (elements, _) = split.map_err(|wrong| LineError {
         at: place(wrong.at),
         ..wrong
     })?;

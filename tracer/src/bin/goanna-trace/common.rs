@@ -214,7 +214,7 @@ pub fn output(path: Option<&Path>) -> Result<Box<dyn Write>, Failure> {
 
 /// How much the program says on stderr.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct Loudness {
+pub struct Verbosity {
     /// Print more on stderr: records and bytes of each trace that was written
     #[arg(short, long, global = true, display_order = 900)]
     verbose: bool,
@@ -232,7 +232,7 @@ pub struct Loudness {
 /// 0 quiet, 1 as usual, 2 verbose.
 static LOUDNESS: AtomicU8 = AtomicU8::new(1);
 
-impl Loudness {
+impl Verbosity {
     /// Sets the level for the whole program.
     pub fn set(self) {
         let loudness = match (self.quiet, self.verbose) {

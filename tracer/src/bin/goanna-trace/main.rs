@@ -42,7 +42,7 @@ struct Arguments {
     #[command(flatten)]
     record: record::Record,
     #[command(flatten)]
-    loudness: common::Loudness,
+    loudness: common::Verbosity,
 }
 
 #[derive(Debug, clap::Subcommand)]

@@ -21,7 +21,7 @@ use super::signals::Signals;
 use super::snapshot;
 use super::thread::Mode;
 use crate::Sink;
-use crate::capture::{CaptureError, Ending, Wanted};
+use crate::capture::{CaptureEnd, CaptureError, Wanted};
 
 /// How long to wait, for all threads together, before the snapshot. A thread that cannot stop, such as a parent in vfork(2), runs on.
 const ALL_STOP_TRIES: u32 = 200;
@@ -34,7 +34,7 @@ pub fn run(
     ends: Arc<AtomicBool>,
     wanted: &Wanted,
     sink: &dyn Sink,
-) -> Result<Ending, CaptureError> {
+) -> Result<CaptureEnd, CaptureError> {
     if let Some(signals) = signals {
         let waiter = Waiter::with_own_mask()?;
         signals
@@ -62,7 +62,7 @@ pub fn run(
     followed?;
     match follower.failure {
         Some(error) => Err(error.into()),
-        None => Ok(Ending::Detached),
+        None => Ok(CaptureEnd::Detached),
     }
 }
 

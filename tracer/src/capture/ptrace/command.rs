@@ -20,7 +20,7 @@ use super::one_cpu::OneCpu;
 use super::signals::Signals;
 use super::thread::{Mode, Thread, subject};
 use crate::Sink;
-use crate::capture::{CaptureError, Ending, Wanted, filter};
+use crate::capture::{CaptureEnd, CaptureError, Wanted, filter};
 
 /// Runs a command until it and its descendants have ended. Uses a seccomp filter where `filtered` and the kernel allow it.
 pub fn run(
@@ -29,7 +29,7 @@ pub fn run(
     signals: Option<&Signals>,
     wanted: &Wanted,
     sink: &dyn Sink,
-) -> Result<Ending, CaptureError> {
+) -> Result<CaptureEnd, CaptureError> {
     let Some(name) = command.first() else {
         return Err(CaptureError::NotFound(OsString::new()));
     };
@@ -107,7 +107,7 @@ fn end(
     report: &ExecReport,
     name: &OsStr,
     is_complete: bool,
-) -> Result<Ending, CaptureError> {
+) -> Result<CaptureEnd, CaptureError> {
     if !is_complete {
         // The kernel kills the tracees when the tracing thread or its process ends. Kill them here, so that the sink's error is
         // returned before.
@@ -121,7 +121,7 @@ fn end(
         Some(errno) => Err(cannot_execute(name, errno.desc())),
         None => {
             let status = follower.command.and_then(|(_, status)| status);
-            Ok(Ending::Ended(status.unwrap_or(0)))
+            Ok(CaptureEnd::Ended(status.unwrap_or(0)))
         }
     }
 }

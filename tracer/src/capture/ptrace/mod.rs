@@ -25,7 +25,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{CaptureError, Ending, Source, Wanted};
+use super::{CaptureEnd, CaptureError, Source, Wanted};
 use crate::Sink;
 
 /// The programs to follow.
@@ -78,7 +78,7 @@ impl Ptrace {
 }
 
 impl Source for Ptrace {
-    fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<Ending, CaptureError> {
+    fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<CaptureEnd, CaptureError> {
         match &self.target {
             Target::Command(command) => {
                 command::run(command, self.filtered, self.signals.as_ref(), wanted, sink)

@@ -14,7 +14,7 @@ use goanna_sys::withdraw::withdraw_writing;
 
 use super::recent::Recent;
 use crate::Error;
-use crate::engine::guard::{inside, open_files};
+use crate::engine::panics::{inside, open_files};
 use crate::engine::tree;
 use crate::space::Disk;
 

@@ -134,13 +134,13 @@ impl SledEngine {
         let written = write(&opened.database, &recent)?;
         drop((opened, recent));
         if written.is_err() {
-            self.lose()?;
+            self.close_unusable()?;
         }
         written
     }
 
     /// Closes the open copy, which is unusable.
-    fn lose(&self) -> Result<(), Error> {
+    fn close_unusable(&self) -> Result<(), Error> {
         match self.copies.opened.write().take() {
             Some(Opened { side, database, .. }) => abandon(&self.copy(side), database),
             None => Ok(()),
@@ -271,7 +271,7 @@ impl Files for SledEngine {
 
     fn space_needed(&self, pending: u64) -> u64 {
         let growth = self.growth(pending);
-        let missing = |side| growth.saturating_sub(tree::spare(&self.copy(side).join(DB)));
+        let missing = |side| growth.saturating_sub(tree::preallocated(&self.copy(side).join(DB)));
         Side::BOTH.into_iter().map(missing).sum()
     }
 

@@ -15,7 +15,7 @@ use crate::common::{Failure, message_of_lines};
 /// One tracer by itself.
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true, disable_help_flag = true)]
-struct Alone {
+struct SingleTracer {
     #[command(flatten)]
     tracer: Tracer,
 }
@@ -135,7 +135,7 @@ impl File<'_> {
         if !named {
             return Err(self.error(at, "outputs: file or to is missing"));
         }
-        let parsed = Alone::try_parse_from(&words);
+        let parsed = SingleTracer::try_parse_from(&words);
         parsed
             .map(|it| it.tracer)
             .map_err(|error| self.error(at, &reason(&error)))
@@ -228,7 +228,7 @@ impl File<'_> {
 
     /// Parses one option alone, so that an error names its line.
     fn option(&self, value: &Value<'_>, key: &str, words: &[String]) -> Result<Tracer, Failure> {
-        let parsed = Alone::try_parse_from(words).map(|it| it.tracer);
+        let parsed = SingleTracer::try_parse_from(words).map(|it| it.tracer);
         let start = value.span().start;
         parsed.map_err(|error| self.error(start, &format!("{key}: {}", reason(&error))))
     }

@@ -96,9 +96,9 @@ pub struct Record {
 }
 
 /// Tracers that get the same events.
-struct Several(Vec<Pipeline>);
+struct Pipelines(Vec<Pipeline>);
 
-impl Sink for Several {
+impl Sink for Pipelines {
     fn take(&self, event: &Event) -> Result<(), Error> {
         self.0.iter().try_for_each(|pipeline| pipeline.take(event))
     }
@@ -133,7 +133,7 @@ impl Record {
         let signals = Signals::hold().map_err(|why| Failure::Usage(format!("signals: {why}")))?;
         let start = |tracer: &Tracer| tracer.start(context.clone());
         let pipelines = tracers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
-        let sink = Several(pipelines);
+        let sink = Pipelines(pipelines);
         let ending = Ptrace::new(target)
             .with_signals(signals)
             .capture(&wanted, &sink);
@@ -194,7 +194,7 @@ fn wanted(tracers: &[Tracer]) -> Result<Wanted, Failure> {
 }
 
 /// Ends all traces, even when one of them fails.
-fn finish(sink: &Several, tracers: &[Tracer]) -> Result<(), Error> {
+fn finish(sink: &Pipelines, tracers: &[Tracer]) -> Result<(), Error> {
     let ended = sink.0.iter().map(Pipeline::finish).collect::<Vec<_>>();
     for (summary, tracer) in ended.into_iter().zip(tracers) {
         let summary = summary?;

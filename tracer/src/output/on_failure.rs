@@ -15,7 +15,7 @@ pub enum OnFailure {
 }
 
 /// The stage before a driver.
-pub struct Guard {
+pub struct FailureStage {
     policy: OnFailure,
     next: Box<dyn Output>,
     stream: Option<Stream>,
@@ -23,7 +23,7 @@ pub struct Guard {
     failing: bool,
 }
 
-impl Guard {
+impl FailureStage {
     /// Under [`OnFailure::Continue`], calls `report` for the first error, and for the first one after blocks could be written again.
     pub fn new(
         policy: OnFailure,
@@ -55,7 +55,7 @@ impl Guard {
     }
 }
 
-impl Output for Guard {
+impl Output for FailureStage {
     fn initialise(&mut self, stream: &Stream) -> Result<(), Error> {
         self.stream = Some(stream.clone());
         self.next.initialise(stream)

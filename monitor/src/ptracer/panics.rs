@@ -12,13 +12,13 @@ use crate::ptracer::rewrite::Registers;
 use crate::{Monitor, defect};
 
 /// Runs `f` for thread `tid`, which is about to be reaped.
-pub fn leaving(monitor: &Monitor, tid: i32, f: impl FnOnce()) {
+pub fn catch_at_exit(monitor: &Monitor, tid: i32, f: impl FnOnce()) {
     defect::contained(monitor, &format!("the end of thread {tid}"), f);
 }
 
 impl Supervisor {
     /// Handles a stop of thread `tid`, or its end, by `f`.
-    pub(super) fn guarded_stop(
+    pub(super) fn catch_at_stop(
         &mut self,
         tid: i32,
         event: ptrace::Status,
@@ -55,7 +55,7 @@ impl Supervisor {
     }
 
     /// Answers a call of thread `tid` by `f`. `regs` are its registers at the call, where it is stopped.
-    pub(super) fn guarded_call(
+    pub(super) fn catch_at_call(
         &mut self,
         tid: i32,
         regs: Option<Registers>,

@@ -33,7 +33,7 @@ thread_local! {
 const UNKNOWN: &str = "for an unknown reason";
 
 /// An engine whose panics are errors.
-pub(super) struct Guarded {
+pub(super) struct PanicCatcher {
     /// `None` only while it is dropped.
     engine: Option<Box<dyn Engine>>,
     panicked: Panicked,
@@ -76,7 +76,7 @@ pub(super) fn open<E: Engine + 'static>(
     open: impl FnOnce() -> Result<E, Error>,
 ) -> Result<Box<dyn Engine>, Error> {
     let opened = catch(open).map_err(|why| error(name, dir, "open its files", &why))??;
-    Ok(Box::new(Guarded {
+    Ok(Box::new(PanicCatcher {
         engine: Some(Box::new(opened)),
         panicked: Panicked {
             engine: name,
@@ -103,7 +103,7 @@ pub(super) fn open_files<T: Send + 'static>(
 fn halt_at_panic<T: Send + 'static>(
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Result<T, String>> {
-    keep_quiet();
+    install_panic_hook();
     let (send, result) = mpsc::channel();
     let panicked = send.clone();
     let run = move || {
@@ -124,7 +124,7 @@ fn catch<T>(call: impl FnOnce() -> T) -> Result<T, String> {
 
 /// The result of `call`, or its panic, without a printed message. For a thread that calls an engine for another one.
 pub(super) fn inside<T>(call: impl FnOnce() -> T) -> thread::Result<T> {
-    keep_quiet();
+    install_panic_hook();
     let outer = INSIDE.replace(true);
     let result = catch_unwind(AssertUnwindSafe(call));
     INSIDE.set(outer);
@@ -145,7 +145,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
     clippy::disallowed_methods,
     reason = "before any thread can stop in the hook"
 )]
-fn keep_quiet() {
+fn install_panic_hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let former = std::panic::take_hook();
@@ -171,7 +171,7 @@ fn error(engine: &'static str, dir: &Path, what: &'static str, why: &str) -> Err
     }
 }
 
-impl Guarded {
+impl PanicCatcher {
     fn call<T>(
         &self,
         what: &'static str,
@@ -185,7 +185,7 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for PanicCatcher {
     /// Closes the engine on a thread that halts if it panics: an engine that has panicked may panic twice more while it is closed, and
     /// the second of these panics would abort the process.
     fn drop(&mut self) {
@@ -195,7 +195,7 @@ impl Drop for Guarded {
     }
 }
 
-impl Engine for Guarded {
+impl Engine for PanicCatcher {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
         self.call("read", |engine| engine.get(key))
     }
@@ -236,7 +236,7 @@ impl Engine for Guarded {
     }
 }
 
-impl Files for Guarded {
+impl Files for PanicCatcher {
     fn reopen(&self) -> Result<(), Error> {
         self.call("open its files again", |engine| of(engine).reopen())
     }
@@ -448,7 +448,7 @@ mod tests {
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args([
             "--exact",
-            "engine::guard::tests::child_with_a_broken_engine",
+            "engine::panics::tests::child_with_a_broken_engine",
             "--nocapture",
         ]);
         let ended = child.env(CHILD, "").output().unwrap();

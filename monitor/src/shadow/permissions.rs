@@ -14,7 +14,7 @@ use crate::errno::errno;
 /// Gives the host object at `path` the owner and the permissions of its virtual object, as `caller` sees it. An unprivileged
 /// monitor's tracees are all of its own user, and no other user can pass the run-time directory: there this user's own permissions
 /// suffice.
-pub(crate) fn guard(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
+pub(crate) fn copy_permissions(caller: &Caller, place: &Place, path: &Path) -> Result<()> {
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
         // A socket that is not bound in this run.

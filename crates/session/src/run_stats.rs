@@ -1,16 +1,16 @@
-//! `--stats`: the figures of a run.
+//! `--stats`: the statistics of a run.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use goanna_monitor::Stats;
+use goanna_monitor::CallStats;
 use serde::{Deserialize, Serialize};
 
 use crate::mounts::OpenStore;
 
-/// The figures of a run.
+/// The statistics of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Figures {
+pub struct RunStats {
     /// From the start of the command to the end of its last child.
     pub elapsed: Duration,
     /// Calls that the monitor answered with a value.
@@ -24,12 +24,12 @@ pub struct Figures {
     /// Calls by name, most frequent first.
     pub calls: Vec<(String, u64)>,
     /// The stores that were mounted.
-    pub stores: Vec<StoreFigures>,
+    pub stores: Vec<StoreStats>,
 }
 
-/// The figures of a store during a run. If other commands use the store, their work is included.
+/// The statistics of a store during a run. If other commands use the store, their work is included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreFigures {
+pub struct StoreStats {
     /// The store.
     #[serde(with = "crate::mounts::path_as_bytes")]
     pub dir: PathBuf,
@@ -47,7 +47,7 @@ pub struct StoreFigures {
     pub checkpoints: u64,
 }
 
-impl StoreFigures {
+impl StoreStats {
     fn since((dir, fs): &OpenStore, before: &amino_txn::Stats) -> Self {
         let stats = fs.store().stats().since(before);
         Self {
@@ -62,12 +62,12 @@ impl StoreFigures {
     }
 }
 
-impl Figures {
-    /// The figures of a run that took `elapsed`; `before` are the counters of `stores` at its
+impl RunStats {
+    /// The statistics of a run that took `elapsed`; `before` are the counters of `stores` at its
     /// start.
     pub(crate) fn new(
         elapsed: Duration,
-        (monitor, in_process): (&Stats, u64),
+        (monitor, in_process): (&CallStats, u64),
         stores: &[OpenStore],
         before: &[amino_txn::Stats],
     ) -> Self {
@@ -83,7 +83,7 @@ impl Figures {
                 .map(|&(name, count)| (name.to_owned(), count))
                 .collect(),
             stores: stores
-                .map(|(store, before)| StoreFigures::since(store, before))
+                .map(|(store, before)| StoreStats::since(store, before))
                 .collect(),
         }
     }
