@@ -405,6 +405,26 @@ static void by_others(const char *path)
 	ended(__LINE__, "by others", status);
 }
 
+/* The kind of what an open leads to, and the size of a file; or the error. opendir(3) opens by another call of libc. */
+static void opens(const char *path)
+{
+	struct stat found = { 0 };
+	int fd = open(path, O_RDONLY | O_NONBLOCK), error = fd < 0 ? errno : 0;
+	DIR *dir = opendir(path);
+	int dir_error = dir ? 0 : errno;
+
+	if (fd >= 0)
+		MUST(fstat(fd, &found));
+	note("open %s: %d %o %d, as a directory %d", strrchr(path, '/'), error, found.st_mode & S_IFMT,
+		S_ISREG(found.st_mode) ? (int)found.st_size : 0, dir_error);
+	if (fd >= 0)
+		close(fd);
+	if (dir)
+		closedir(dir);
+	fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+	note("without links: %d", fd < 0 ? errno : close(fd));
+}
+
 /* Links of the host that lead to the host. */
 static void links_of_the_host(void)
 {
@@ -432,6 +452,7 @@ static void links_of_the_host(void)
 		LOOK(names[i], path);
 		for (int j = 0; j < 4; j++) {
 			LINK_ALONE(path);
+			opens(path);
 			T("no room", readlink(path, text, 0));
 			T("negative room", readlink(path, text, -1));
 			T("a byte", readlink(path, text, 1));
@@ -473,6 +494,7 @@ static void of_proc(void)
 		unlink(link);
 		MUST(symlink(path, link));
 		T("through a link", size_of(link));
+		opens(link);
 		T("access through a link", access(link, W_OK));
 		T("for execution", access(link, X_OK));
 		LINK_ALONE(link);

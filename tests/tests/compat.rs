@@ -251,9 +251,9 @@ fn calls_in_the_process_are_counted() {
     }
 }
 
-/// A process that makes few calls has stubs all the same, if another one of its program has made many.
+/// A process that makes few calls has stubs all the same, if its run has made many.
 #[test]
-fn processes_of_busy_programs_have_stubs_early() {
+fn processes_of_a_busy_run_have_stubs_early() {
     let place = Place::pass();
     if !uses_stubs(&place) {
         return;
@@ -268,6 +268,29 @@ fn processes_of_busy_programs_have_stubs_early() {
     let figures: serde_json::Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
     let notified = figures["calls"]["newfstatat"].as_u64().unwrap_or(0);
     assert!(notified < 20 * 60 / 2, "{errors}");
+}
+
+/// The loader makes the same few calls in each process, before the first call of libc.
+#[test]
+fn the_loader_of_a_process_has_stubs_when_it_begins() {
+    const PROCESSES: u64 = 100;
+    let place = Place::pass();
+    if !uses_stubs(&place) {
+        return;
+    }
+    let script = format!("for i in {{1..{PROCESSES}}}; do /bin/true; done");
+    let ended = finish(
+        place
+            .run_with(&["--stats=json"])
+            .args(["bash", "-c", &script]),
+    )
+    .expect(0);
+    let errors = ended.errors();
+    let stats: serde_json::Value = serde_json::from_str(errors.lines().last().unwrap()).unwrap();
+    for call in ["access", "openat", "newfstatat"] {
+        let notified = stats["calls"][call].as_u64().unwrap_or(0);
+        assert!(notified < PROCESSES, "{call}: {errors}");
+    }
 }
 
 /// Runs `repeated CALL` on `path`, and checks that most calls are answered in the process: all but the first ones, and those of the time before mount
@@ -296,7 +319,9 @@ fn links_of_the_host_are_followed_in_the_process() {
     std::os::unix::fs::symlink(".", host.join("link")).unwrap();
     std::os::unix::fs::symlink("file", host.join("other")).unwrap();
     let path = host.join("link/other");
-    for call in ["access", "readlink", "stat", "statx", "fstat", "fstatx"] {
+    for call in [
+        "access", "readlink", "open", "stat", "statx", "fstat", "fstatx",
+    ] {
         check_in_process(&place, call, path.to_str().unwrap());
     }
 }

@@ -2,13 +2,14 @@
 //! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
 //! between a stub's check and its call.
 
-use goanna_sys::stub::{self, frame, opens};
+use goanna_sys::stub::{self, NO_SYMLINKS, frame, kind, opens};
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::Errno;
 
 use super::InProcess;
+use super::area::Area;
 use super::sites::{SITE, Site};
-use super::space::{Area, Space};
+use super::space::Space;
 use crate::ptracer::rewrite::Registers;
 
 /// The results by which the kernel restarts calls.
@@ -217,6 +218,9 @@ impl Frame {
 fn before(regs: &mut Registers, base: u64, site: &Site) -> StubPosition {
     regs.rip = base + site.at + SITE - 2;
     regs.rax = site.nr.into();
+    if site.is_from_cwd() {
+        regs.rdi = u64::from(libc::AT_FDCWD.cast_unsigned());
+    }
     regs.orig_rax = NO_CALL;
     StubPosition::Before
 }
@@ -258,10 +262,12 @@ fn leave(
     let is_interrupted =
         offset == layout.final_call && regs.orig_rax != NO_CALL && RESTARTS.contains(&result);
     let is_at_final = offset == layout.final_call;
+    let has_met_link = site.kind & kind::OPEN != 0
+        && word(tid, regs.rsp.wrapping_add(frame::RESOLVE))? != NO_SYMLINKS;
     let is_made = offset >= layout.done
         || offset >= layout.final_call
             && !(is_refused && is_at_final)
-            && (is_interrupted || keeps(&site, result));
+            && (is_interrupted || keeps(&site, result, has_met_link));
     frame.put_back(regs, offset >= layout.saved);
     if !is_made {
         return Ok(Some(before(regs, area.base, &site)));
@@ -302,14 +308,16 @@ fn leave_site(
 }
 
 /// Whether the stub keeps this result of the call itself. One that it does not keep has had no effect.
-fn keeps(site: &Site, result: i64) -> bool {
-    use stub::kind::{CWD, DESCRIPTOR, LIST, OPEN, REQUEST};
+fn keeps(site: &Site, result: i64, has_met_link: bool) -> bool {
+    use kind::{CWD, DESCRIPTOR, LIST, OPEN, REQUEST};
     let is_any = |errnos: &[i32]| errnos.iter().any(|errno| result == -i64::from(*errno));
     if site.kind & (DESCRIPTOR | CWD | REQUEST | LIST) != 0 {
         return true;
     }
     if site.kind & OPEN != 0 {
-        return result >= 0 || is_any(&[libc::ENOENT, libc::ENOTDIR, libc::EACCES, libc::EINTR]);
+        return result >= 0
+            || is_any(&[libc::EINTR])
+            || !has_met_link && is_any(&[libc::ENOENT, libc::ENOTDIR, libc::EACCES]);
     }
     !is_any(&[libc::ENOENT, libc::ENOTDIR])
 }

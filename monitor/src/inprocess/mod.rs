@@ -6,8 +6,8 @@
 //! `syscall`, which notifies. So whatever is not patched is right, too. The rules and their reasons are in docs/decisions/0053.
 //!
 //! * `calls` says which calls have stubs, and what each must look at.
-//! * `elf` and `sites` analyse a library, once in a run.
-//! * `busy` remembers programs whose processes make many calls: their processes get stubs early.
+//! * `elf` and `sites` analyse a library; `libraries` keeps what they find, for the run.
+//! * A process of a run that makes many calls gets stubs of its loader when it begins ([ADR 0125](../../../docs/decisions/0125-stubs-of-the-loader.md)).
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
@@ -17,10 +17,10 @@
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
-mod busy;
 pub mod calls;
 mod elf;
 mod leave;
+mod libraries;
 mod mount_points;
 pub mod opens;
 pub mod run_map;
@@ -29,9 +29,7 @@ mod sites;
 mod space;
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -50,18 +48,15 @@ use crate::Monitor;
 use crate::call::Call;
 use crate::ptracer::inject::map;
 use crate::ptracer::mailbox::{MapRequest, Message};
-use crate::shadow::Identity;
 use area::Constants;
-use busy::BusyPrograms;
 pub use leave::StubPosition;
+use libraries::{Examined, Libraries};
 use mount_points::MountPoints;
 use opens::contents::Contents;
 use run_map::RunMap;
 use sites::{Library, content};
 use space::{Space, WriteAccess};
 
-/// Libraries that are analysed in a run.
-const LIBRARIES_MAX: usize = 64;
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
 
@@ -100,19 +95,6 @@ impl Unused {
     }
 }
 
-/// What is known of a library.
-#[derive(Debug, Clone)]
-enum Examined {
-    /// A thread analyses it, or the run has made too few calls so far.
-    NotYet,
-    Is(Arc<Library>),
-    /// It is left as it is.
-    Refused,
-}
-
-/// By device and inode.
-type Libraries = Arc<Mutex<HashMap<Identity, Examined>>>;
-
 /// The stubs of a run.
 #[derive(Debug)]
 pub struct InProcess {
@@ -131,7 +113,6 @@ pub struct InProcess {
     shared: OnceLock<Option<Arc<RunMap>>>,
     /// The files that processes open without a notification.
     contents: Contents,
-    busy: BusyPrograms,
     answered: AtomicU64,
 }
 
@@ -152,7 +133,6 @@ impl InProcess {
             area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
             contents: Contents::default(),
-            busy: BusyPrograms::default(),
             answered: AtomicU64::new(0),
         }
     }
@@ -176,14 +156,27 @@ impl InProcess {
             return;
         };
         let is_host = || has_host_directory(call);
-        let library = |mapping: &Mapping| self.library(constants, call, mapping);
+        let library = |mapping: &Mapping| {
+            if !self.has_many_calls(constants) {
+                let known = self.libraries.known(mapping);
+                return known.unwrap_or(Examined::NotYet);
+            }
+            let executor = &call.monitor.executor;
+            self.libraries
+                .analysed(constants, executor, call.task.tid, mapping)
+        };
         let at = (call.task.tid, call.nr, ip);
-        if space.observe(constants, at, &self.busy, library, is_host) {
+        if space.observe(constants, at, library, is_host) {
             self.map_is_due.store(true, Ordering::Relaxed);
         }
         if !constants.mount_points.is_asked() && space.is_patched() {
             constants.mount_points.ask();
         }
+    }
+
+    /// Whether the run has made so many calls that libraries are analysed.
+    fn has_many_calls(&self, constants: &Constants) -> bool {
+        self.calls.load(Ordering::Relaxed) >= constants.calls_of_run_before
     }
 
     /// Looks for the mount points on the host, and watches for them, a while after the first process has got stubs. `tid` is a thread of the run.
@@ -266,6 +259,25 @@ impl InProcess {
         drop((old, leader));
     }
 
+    /// Thread `tid`, which is stopped, has just executed a program whose first instruction is at `entry`. Its loader gets stubs at once where the run makes many
+    /// calls: most of the calls of a short process are the loader's.
+    pub fn prepare_loader(&self, monitor: &Monitor, tid: i32, entry: u64) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        if !self.has_many_calls(constants) {
+            return;
+        }
+        let Some(space) = self.space(tid) else { return };
+        space.patch_loader(constants, (tid, entry), |mapping| {
+            let executor = &monitor.executor;
+            self.libraries.loader(constants, executor, tid, mapping)
+        });
+        if !constants.mount_points.is_asked() && space.is_patched() {
+            constants.mount_points.ask();
+        }
+    }
+
     /// Thread `tid` is about to continue after it has started `child`, by clone(2) with these flags; `None` where they cannot be
     /// told. Neither has run since.
     pub fn forked(&self, tid: i32, child: i32, flags: Option<u64>) {
@@ -316,12 +328,7 @@ impl InProcess {
             return;
         };
         for mapping in mappings::of_range(tid, 0, u64::MAX).unwrap_or_default() {
-            let known = self
-                .libraries
-                .lock()
-                .get(&(mapping.dev, mapping.ino))
-                .cloned();
-            if let Some(Examined::Is(library)) = known {
+            if let Some(Examined::Is(library)) = self.libraries.known(&mapping) {
                 space::turn_off_unknown(constants, tid, &mapping, library);
             }
         }
@@ -506,38 +513,6 @@ impl InProcess {
             space.forget_directory(constants, tid);
         }
     }
-
-    /// The library that the caller maps there. That takes some milliseconds, which another thread spends: the process makes its calls meanwhile.
-    fn library(&self, constants: &Constants, call: &Call<'_>, mapping: &Mapping) -> Examined {
-        let mut libraries = self.libraries.lock();
-        let key = (mapping.dev, mapping.ino);
-        if let Some(known) = libraries.get(&key) {
-            return known.clone();
-        }
-        if self.calls.load(Ordering::Relaxed) < constants.calls_of_run_before {
-            return Examined::NotYet;
-        }
-        let Ok(path) = mappings::path_at(call.task.tid, mapping.start) else {
-            return Examined::Refused;
-        };
-        if libraries.len() >= LIBRARIES_MAX {
-            return Examined::Refused;
-        }
-        libraries.insert(key, Examined::NotYet);
-        drop(libraries);
-        let all = Arc::clone(&self.libraries);
-        let examine = Box::new(move || {
-            let found = examined(Path::new(OsStr::from_bytes(&path)), key);
-            all.lock().insert(key, found);
-        });
-        if constants.examines_at_once {
-            examine();
-        } else {
-            call.monitor.executor.run_later(examine);
-        }
-        let libraries = self.libraries.lock();
-        libraries.get(&key).cloned().unwrap_or(Examined::NotYet)
-    }
 }
 
 /// Has thread `tid`, which waits in call `id`, map `memory` from `file` before it returns to its program.
@@ -558,14 +533,6 @@ fn install(
         && let Ok(installed) = listener.install_keep(id, file, true, None)
     {
         let _ = number.set(installed);
-    }
-}
-
-fn examined(path: &Path, key: Identity) -> Examined {
-    let library = content(path, Some(key)).and_then(|content| Library::analyse(&content));
-    match library {
-        Ok(library) => Examined::Is(Arc::new(library)),
-        Err(_) => Examined::Refused,
     }
 }
 

@@ -1,17 +1,19 @@
 //! Finds the system calls of a library that can be patched to go through a stub.
 //!
-//! A site is `mov $nr,%eax` with `syscall` behind it: five bytes that become a jump, and two that stay. It is taken only where a
-//! decoder that starts at the function's first byte comes to both instructions, and nothing branches between them.
+//! A site is an instruction of five bytes, which becomes a jump, with `syscall` behind it, which stays: `mov $nr,%eax`; or, in the loader's opens,
+//! `mov $AT_FDCWD,%edi` with the number set by an instruction shortly before. A site is taken only where a decoder that starts at the function's first byte comes
+//! to all of these instructions, and nothing branches between them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use goanna_sys::stub;
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Register};
+use goanna_sys::stub::{self, kind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
 use super::calls::kind_of;
 use super::elf::{Elf, relative};
@@ -19,14 +21,20 @@ use crate::shadow::Identity;
 
 /// Largest library that is analysed.
 const LIBRARY_MAX: u64 = 64 << 20;
+/// Uses of a call after which later processes get its stub when they begin.
+const OFTEN: u32 = 4;
 /// Size of a page of memory.
 pub const PAGE: u64 = 4096;
-/// The bytes of `mov $nr,%eax`.
+/// The bytes of the instruction that becomes a jump.
 pub const MOV: u64 = 5;
 /// The bytes of a site, with its `syscall`.
 pub const SITE: u64 = 7;
 /// The bytes of `syscall`.
 const SYSCALL: [u8; 2] = [0x0f, 0x05];
+/// `mov $AT_FDCWD,%edi`.
+const SET_DIRECTORY: [u8; 5] = [0xbf, 0x9c, 0xff, 0xff, 0xff];
+/// `mov %rdi,%rsi`, which is before that.
+const PASS_PATH: [u8; 3] = [0x48, 0x89, 0xfe];
 /// Reach of a short branch, in bytes.
 const SHORT: u64 = 130;
 /// The libraries that are analysed, by their own names.
@@ -36,12 +44,50 @@ const LIBC: &[u8] = b"libc.so.6";
 /// A call of a library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {
-    /// The address of `mov`, from the library's base.
+    /// The address of the instruction that becomes a jump, from the library's base.
     pub at: u64,
     /// The call's number.
     pub nr: u32,
     /// What a stub must look at for it.
     pub kind: u32,
+}
+
+impl Site {
+    /// Whether the jump replaces `mov $AT_FDCWD,%edi`.
+    pub fn is_from_cwd(&self) -> bool {
+        self.kind & kind::FROM_CWD != 0
+    }
+
+    /// The bytes of the site where it is not patched.
+    pub fn bytes(&self) -> [u8; SITE as usize] {
+        let [a, b, c, d] = self.nr.to_le_bytes();
+        let [first, second, third, fourth, fifth] = if self.is_from_cwd() {
+            SET_DIRECTORY
+        } else {
+            [0xb8, a, b, c, d]
+        };
+        let [sixth, seventh] = SYSCALL;
+        [first, second, third, fourth, fifth, sixth, seventh]
+    }
+
+    /// The addresses of the instructions that lead to the call, and of the call.
+    fn instructions(&self) -> Vec<u64> {
+        let mut all = vec![self.at, self.at + MOV];
+        if self.is_from_cwd() {
+            let pass_path = self.at - PASS_PATH.len() as u64;
+            all.splice(..0, [pass_path - MOV, pass_path]);
+        }
+        all
+    }
+
+    /// Where nothing may branch: behind the first byte of these instructions, up to the call, which may be branched to unless it needs what is set before.
+    fn unbranched(&self) -> Range<u64> {
+        if self.is_from_cwd() {
+            self.at - PASS_PATH.len() as u64 - MOV + 1..self.at + MOV + 1
+        } else {
+            self.at + 1..self.at + MOV
+        }
+    }
 }
 
 /// A library that was analysed.
@@ -59,6 +105,8 @@ pub struct Library {
     pub build_id: (u64, Vec<u8>),
     /// Its calls, by address.
     pub sites: Vec<Site>,
+    /// How often each of them has come to the monitor, in processes that began in this library.
+    uses: Vec<AtomicU32>,
 }
 
 /// Why a library is left as it is.
@@ -117,8 +165,25 @@ impl Library {
             // The loader allocates memory behind its own data.
             counter: elf.data_end().filter(|_| name == LIBC).and_then(counter),
             build_id: (id_at, id.to_vec()),
+            uses: sites.iter().map(|_| AtomicU32::new(0)).collect(),
             sites,
         })
+    }
+
+    /// Call `nr` has come to the monitor from the instruction before `address`, which is one from the library's base.
+    pub fn note_use(&self, nr: u32, address: u64) {
+        let mut uses = self.sites.iter().zip(&self.uses);
+        let is_it = |site: &Site| site.nr == nr && site.at + SITE == address;
+        if let Some((_, uses)) = uses.find(|(site, _)| is_it(site)) {
+            uses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The calls that have come often, by address.
+    pub fn often_used(&self) -> Vec<Site> {
+        let uses = self.sites.iter().zip(&self.uses);
+        let often = uses.filter(|(_, uses)| uses.load(Ordering::Relaxed) >= OFTEN);
+        often.map(|(site, _)| *site).collect()
     }
 
     /// The site whose `syscall` ends at `address`, from the library's base.
@@ -156,29 +221,24 @@ fn padding(elf: &Elf<'_>, end: u64, offset: u64) -> Result<Range<u64>, Refusal> 
 /// The sites in `text`, which begins at address `base`.
 fn sites(text: &[u8], base: u64, functions: &[Range<u64>]) -> Vec<Site> {
     let mut candidates: Vec<Site> = memchr::memmem::find_iter(text, &SYSCALL)
-        .filter_map(|call| {
-            let start = call.checked_sub(MOV as usize)?;
-            let [0xb8, number @ ..] = text.get(start..call)?.first_chunk::<{ MOV as usize }>()?
-            else {
-                return None;
-            };
-            let nr = u32::from_le_bytes(*number);
-            let at = base + start as u64;
-            kind_of(nr).map(|kind| Site { at, nr, kind })
-        })
+        .filter_map(|call| candidate(text.get(..call)?, base))
         .collect();
     candidates.retain(|site| is_decoded(text, base, functions, site));
-    let starts: BTreeSet<u64> = candidates.iter().map(|site| site.at).collect();
+    let starts: BTreeMap<u64, Range<u64>> = candidates
+        .iter()
+        .map(|site| (site.at, site.unbranched()))
+        .collect();
     let hit = |target: u64| {
-        let site = starts.range(..target).next_back()?;
-        (target < site + MOV).then_some(*site)
+        let near = starts.range(target.saturating_sub(SITE)..target.saturating_add(SHORT));
+        let mut hit = near.filter(|(_, range)| range.contains(&target));
+        hit.next().map(|(site, _)| *site)
     };
-    let blocks = Blocks::containing(&starts, text.len(), base);
+    let blocks = Blocks::containing(starts.values(), text.len(), base);
     let mut branched: BTreeSet<u64> = long_branches(text, base)
         .filter(|target| blocks.has(*target))
         .filter_map(hit)
         .collect();
-    for site in &starts {
+    for site in starts.keys() {
         let near = site.saturating_sub(SHORT)..site + SHORT;
         for function in functions
             .iter()
@@ -195,7 +255,25 @@ fn sites(text: &[u8], base: u64, functions: &[Range<u64>]) -> Vec<Site> {
     candidates
 }
 
-/// Whether the function that `site` is in has the two instructions there.
+/// The site whose `syscall` is behind `text`.
+fn candidate(text: &[u8], base: u64) -> Option<Site> {
+    let (before, mov) = text.split_last_chunk::<{ MOV as usize }>()?;
+    let at = base + before.len() as u64;
+    if let [0xb8, number @ ..] = mov {
+        let nr = u32::from_le_bytes(*number);
+        return kind_of(nr).map(|kind| Site { at, nr, kind });
+    }
+    let before = before.strip_suffix(&PASS_PATH)?;
+    let (_, [0xb8, number @ ..]) = before.split_last_chunk::<{ MOV as usize }>()? else {
+        return None;
+    };
+    let nr = u32::from_le_bytes(*number);
+    let kind = kind_of(nr).filter(|kind| kind & kind::OPEN != 0)?;
+    let kind = kind | kind::FROM_CWD;
+    (*mov == SET_DIRECTORY).then_some(Site { at, nr, kind })
+}
+
+/// Whether the function that `site` is in has these instructions there.
 fn is_decoded(text: &[u8], base: u64, functions: &[Range<u64>], site: &Site) -> bool {
     let after = functions.partition_point(|function| function.start <= site.at);
     let Some(function) = after.checked_sub(1).and_then(|index| functions.get(index)) else {
@@ -204,15 +282,13 @@ fn is_decoded(text: &[u8], base: u64, functions: &[Range<u64>], site: &Site) -> 
     if function.end < site.at + SITE {
         return false;
     }
-    let (mut mov, mut call) = (false, false);
+    // Their bytes are known.
+    let expected = site.instructions();
+    let mut seen = 0;
     let whole = decode(text, base, function, |instruction| {
-        mov |= instruction.ip() == site.at
-            && instruction.code() == Code::Mov_r32_imm32
-            && instruction.op0_register() == Register::EAX
-            && instruction.len() as u64 == MOV;
-        call |= instruction.ip() == site.at + MOV && instruction.code() == Code::Syscall;
+        seen += usize::from(expected.contains(&instruction.ip()));
     });
-    whole && mov && call
+    whole && seen == expected.len()
 }
 
 /// Shows `see` the instructions of `function`. False where it has bytes that are none.
@@ -257,13 +333,14 @@ impl Blocks {
     /// log2 of a block's size in bytes.
     const SHIFT: u32 = 4;
 
-    fn containing(sites: &BTreeSet<u64>, len: usize, base: u64) -> Self {
+    /// Each of `ranges` is shorter than a block.
+    fn containing<'a>(ranges: impl Iterator<Item = &'a Range<u64>>, len: usize, base: u64) -> Self {
         let words = (len >> Self::SHIFT) / 64 + 1;
         let mut blocks = Self {
             base,
             bits: vec![0; words],
         };
-        for at in sites.iter().flat_map(|site| [*site, site + MOV]) {
+        for at in ranges.flat_map(|range| [range.start, range.end - 1]) {
             let (word, bit) = blocks.place(at);
             if let Some(word) = blocks.bits.get_mut(word) {
                 *word |= bit;
@@ -331,6 +408,38 @@ mod tests {
         assert_eq!(found(&function(&[0xeb, 0])), [0x1002]);
         assert_eq!(found(&function(&[0xeb, 5])), [0x1002]);
         assert_eq!(found(&function(&[0xe9, 2, 0, 0, 0])), [0u64; 0]);
+    }
+
+    #[test]
+    fn an_open_in_the_working_directory_is_found_by_what_is_before_it() {
+        // mov $257,%eax; mov %rdi,%rsi; mov $AT_FDCWD,%edi; syscall; ret
+        let number = [0xb8, 1, 1, 0, 0];
+        let open = [
+            number.as_slice(),
+            &PASS_PATH,
+            &SET_DIRECTORY,
+            &SYSCALL,
+            &[0xc3],
+        ]
+        .concat();
+        let behind = |before: &[u8]| [before, &open].concat();
+        assert_eq!(found(&open), [0x1008]);
+        // jmp to the start, into it, to the instructions in the middle, and to the syscall.
+        assert_eq!(found(&behind(&[0xeb, 0])), [0x100a]);
+        for inside in [1, 5, 8, 10, 13] {
+            assert_eq!(found(&behind(&[0xeb, inside])), [0u64; 0]);
+        }
+        assert_eq!(found(&behind(&[0xe9, 13, 0, 0, 0])), [0u64; 0]);
+        // Another call, and another instruction in between.
+        assert_eq!(found(&[&[0xb8, 2], &open[2..]].concat()), [0u64; 0]);
+        assert_eq!(
+            found(&[&open[..5], &[0x90, 0x90, 0x90], &open[8..]].concat()),
+            [0u64; 0]
+        );
+        let whole = 0x1000..0x1000 + open.len() as u64;
+        let site = sites(&open, 0x1000, std::slice::from_ref(&whole))[0];
+        assert!(site.is_from_cwd() && site.nr == 257);
+        assert_eq!(site.bytes(), open[8..15]);
     }
 
     #[test]

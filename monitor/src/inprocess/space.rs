@@ -10,20 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::stub::writes::WriteArea;
 use goanna_sys::stub::{self, flag};
-use goanna_sys::tracee;
-use goanna_vfs::Errno;
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Examined;
-use super::area::{self, Constants, MapWords};
-use super::busy::BusyPrograms;
+use super::area::{Area, Constants, MapWords, Use};
+use super::libraries::Examined;
 use super::opens::Opens;
-use super::sites::{Library, PAGE, SITE, Site};
+use super::sites::{Library, Site};
 
-/// Calls at a site before it is patched: a patch costs about as much as two.
-const CALLS_AT_SITE: u32 = 2;
-/// Notified calls of a process before anything is patched in it, if others of its program have made many calls.
-const CALLS_OF_BUSY_PROGRAM: u32 = 8;
+/// Notified calls of a process before anything is patched in it but the loader, if the run makes many calls.
+const CALLS_IN_BUSY_RUN: u32 = 4;
 /// Places without sites that are remembered.
 const WITHOUT_SITES_MAX: usize = 64;
 
@@ -112,184 +107,6 @@ pub enum WriteAccess {
 impl Default for Map {
     fn default() -> Self {
         Self::Missed(0)
-    }
-}
-
-/// From where a call came.
-#[derive(Debug, Clone, Copy)]
-enum Use {
-    /// From a patched site, whose stub has left it to us.
-    Patched,
-    /// From a site that is to be patched now.
-    Due(Site),
-    /// From anywhere else.
-    Other,
-}
-
-/// A library in an address space.
-#[derive(Debug, Clone)]
-pub struct Area {
-    pub library: Arc<Library>,
-    /// Where the library begins.
-    pub base: u64,
-    /// The sites that have been used, how often, and which of them are patched, in the order of their code.
-    used: Vec<(u64, u32)>,
-    pub patched: Vec<Site>,
-    is_written: bool,
-    /// What the counter was when it was last asked.
-    counted: u64,
-}
-
-impl Area {
-    /// `library` where `mapping` has all of its code and its padding.
-    fn mapped(library: Arc<Library>, mapping: &Mapping) -> Option<Self> {
-        let before = library.code_offset % PAGE;
-        let needed = library.padding.end - library.code.start + before;
-        let is_whole =
-            mapping.offset == library.code_offset - before && mapping.end - mapping.start >= needed;
-        let base = (mapping.start + before).checked_sub(library.code.start)?;
-        is_whole.then_some(Self {
-            library,
-            base,
-            used: Vec::new(),
-            patched: Vec::new(),
-            is_written: false,
-            counted: 0,
-        })
-    }
-
-    /// Where the common code is.
-    pub fn start(&self) -> u64 {
-        self.base + self.library.padding.start
-    }
-
-    /// Where the code of the patched site `index` is, or would be.
-    pub fn site_start(&self, index: usize) -> u64 {
-        let before = stub::common().len() + index * stub::site().len();
-        self.start() + before as u64
-    }
-
-    fn code(&self) -> Range<u64> {
-        self.base + self.library.code.start..self.base + self.library.code.end
-    }
-
-    /// Whether all of the code of the site `index` would be in the padding.
-    fn has_space(&self, index: usize) -> bool {
-        self.site_start(index + 1) <= self.base + self.library.padding.end
-    }
-
-    /// Notes call `nr` from the instruction before `ip`.
-    fn used(&mut self, nr: u32, ip: u64) -> Use {
-        let address = ip.checked_sub(self.base);
-        let site = address.and_then(|address| self.library.site_before(address));
-        let Some(site) = site.copied().filter(|site| site.nr == nr) else {
-            return Use::Other;
-        };
-        if self.patched.contains(&site) {
-            return Use::Patched;
-        }
-        let known = self.used.iter().position(|(at, _)| *at == site.at);
-        let index = known.unwrap_or_else(|| {
-            self.used.push((site.at, 0));
-            self.used.len() - 1
-        });
-        let calls = self.used.get_mut(index).map_or(0, |(_, calls)| {
-            *calls = calls.saturating_add(1);
-            *calls
-        });
-        if calls == CALLS_AT_SITE && self.has_space(self.patched.len()) {
-            Use::Due(site)
-        } else {
-            Use::Other
-        }
-    }
-
-    /// Patches `site` of `tid`.
-    fn patch(
-        &mut self,
-        constants: &Constants,
-        tid: i32,
-        site: Site,
-        (flags, map): (u8, MapWords),
-    ) -> Result<(), Errno> {
-        let at = self.base + site.at;
-        let mut found = [0; SITE as usize];
-        tracee::read_exact(tid, at, &mut found)?;
-        let [a, b, c, d] = site.nr.to_le_bytes();
-        if found != [0xb8, a, b, c, d, 0x0f, 0x05] {
-            return Err(Errno::EBUSY);
-        }
-        let here = self.site_start(self.patched.len());
-        let code = area::site(&site, self.base, self.start(), here).ok_or(Errno::ERANGE)?;
-        let jump = area::jump(at, here).ok_or(Errno::ERANGE)?;
-        if self.is_written {
-            tracee::write_all_forced(tid, &[(here, &code), (at, &jump)])?;
-        } else {
-            self.verify(tid)?;
-            let counter = self.counter().filter(|_| constants.counts);
-            let mut common = area::common(constants, counter.unwrap_or(0), flags, map);
-            // The first site's code lies behind it.
-            common.extend_from_slice(&code);
-            tracee::write_all_forced(tid, &[(self.start(), &common), (at, &jump)])?;
-            self.is_written = true;
-        }
-        self.patched.push(site);
-        Ok(())
-    }
-
-    /// EBUSY unless the library in memory is the one that was analysed, and what is behind its code is unused.
-    fn verify(&self, tid: i32) -> Result<(), Errno> {
-        let (id_at, id) = &self.library.build_id;
-        let mut found = vec![0; id.len()];
-        tracee::read_exact(tid, self.base + id_at, &mut found)?;
-        let length = self.library.padding.end - self.library.padding.start;
-        let mut padding = vec![0; length as usize];
-        tracee::read_exact(tid, self.start(), &mut padding)?;
-        if found != *id || padding.iter().any(|&byte| byte != 0) {
-            return Err(Errno::EBUSY);
-        }
-        Ok(())
-    }
-
-    /// The patched site whose `syscall` ends at `address`.
-    pub fn site_returning_to(&self, address: u64) -> Option<Site> {
-        let at = address.checked_sub(self.base)?.checked_sub(SITE)?;
-        self.patched.iter().find(|site| site.at == at).copied()
-    }
-
-    fn counter(&self) -> Option<u64> {
-        self.library.counter.map(|counter| self.base + counter)
-    }
-
-    /// The calls that `tid` has answered in the process since it was last asked. The program can write any number there.
-    fn count(&mut self, tid: i32) -> u64 {
-        let mut word = [0; 8];
-        let counter = self.counter().filter(|_| self.is_written);
-        let read = counter.map(|counter| tracee::read_exact(tid, counter, &mut word));
-        if read != Some(Ok(())) {
-            return 0;
-        }
-        let now = u64::from_le_bytes(word);
-        now.saturating_sub(std::mem::replace(&mut self.counted, now))
-    }
-
-    /// Sets the flags, if the area is still there.
-    fn set_flags(&self, constants: &Constants, tid: i32, flags: u8) {
-        self.set(constants, tid, stub::layout().flags, &[flags]);
-    }
-
-    /// Writes the data at `at`, if the area is still there.
-    fn set(&self, constants: &Constants, tid: i32, at: usize, data: &[u8]) {
-        let layout = stub::layout();
-        let mut magic = [0; 16];
-        let [first, second] = constants.magic.map(u64::to_le_bytes);
-        let is_there = self.is_written
-            && tracee::read_exact(tid, self.start() + layout.magic as u64, &mut magic).is_ok()
-            && magic == *[first, second].as_flattened();
-        if is_there {
-            // A process that has died needs no data.
-            let _ = tracee::write_forced(tid, self.start() + at as u64, data);
-        }
     }
 }
 
@@ -555,7 +372,6 @@ impl Space {
         &self,
         constants: &Constants,
         (tid, nr, ip): (i32, u32, u64),
-        busy: &BusyPrograms,
         library: impl FnOnce(&Mapping) -> Examined,
         has_host_directory: impl FnOnce() -> bool,
     ) -> bool {
@@ -563,12 +379,15 @@ impl Space {
         if state.is_off || tid != self.owner || state.offset_in_map(ip).is_some() {
             return false;
         }
+        let mut loaders = state.areas.iter().filter(|area| area.is_loader);
+        if let Some(loader) = loaders.find(|area| area.code().contains(&ip)) {
+            loader.library.note_use(nr, ip - loader.base);
+        }
         if state.calls < constants.calls_before {
             state.calls += 1;
-            if state.calls == CALLS_OF_BUSY_PROGRAM && busy.have(tid) {
+            let is_of_busy_run = state.areas.iter().any(|area| area.is_loader);
+            if is_of_busy_run && state.calls == CALLS_IN_BUSY_RUN {
                 state.calls = constants.calls_before;
-            } else if state.calls == constants.calls_before {
-                busy.add(tid);
             }
             return false;
         }
@@ -620,13 +439,38 @@ impl Space {
         let patched = state
             .areas
             .get_mut(index)
-            .map(|area| area.patch(constants, tid, site, data));
+            .map(|area| area.patch(constants, tid, &[site], data));
         if patched.is_some_and(|patched| patched.is_err()) {
             // Whatever it is, it would happen again.
             state.is_off = true;
             state.set_flags(constants, tid);
         }
         false
+    }
+
+    /// Thread `tid`, which is stopped, has just executed a program whose first instruction is at `entry`. If that is in a loader, patches the calls that it
+    /// makes for each library.
+    pub fn patch_loader(
+        &self,
+        constants: &Constants,
+        (tid, entry): (i32, u64),
+        library: impl FnOnce(&Mapping) -> Examined,
+    ) {
+        let mut state = self.state.lock();
+        if state.is_off {
+            return;
+        }
+        let Located::Area(mut area) = locate(tid, entry + 1, None, library) else {
+            return;
+        };
+        area.is_loader = true;
+        let sites = area.library.often_used();
+        let data = (state.flags(constants), state.map_words(self.owner));
+        if !sites.is_empty() && area.patch(constants, tid, &sites, data).is_err() {
+            state.is_off = true;
+            return;
+        }
+        state.areas.push(area);
     }
 
     /// See [`Area::count`].

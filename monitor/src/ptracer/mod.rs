@@ -283,6 +283,12 @@ impl Supervisor {
             self.inject_filter(tid, caller);
         }
         self.observe_exec(tid, former);
+        if let Ok(regs) = stopped.regs() {
+            let entry = regs.rip;
+            self.monitor
+                .in_process
+                .prepare_loader(&self.monitor, tid, entry);
+        }
         self.resume(stopped)
     }
 

@@ -98,6 +98,8 @@ pub mod kind {
     pub const STATX: u32 = 65536;
     /// write(2) and pwrite64(2).
     pub const WRITE: u32 = 131_072;
+    /// An open whose directory is `AT_FDCWD`: the jump to the stub has replaced the instruction that says so.
+    pub const FROM_CWD: u32 = 262_144;
 }
 
 /// Bits of the data at [`Layout::flags`].
@@ -206,12 +208,16 @@ pub struct SiteLayout {
 pub const NAMES_MAX: usize = 8;
 /// Size of the frame on the tracee's stack, with the red zone above it.
 pub const FRAME: u64 = 240 + 128;
+/// `RESOLVE_NO_SYMLINKS` of openat2(2).
+pub const NO_SYMLINKS: u64 = 4;
 /// Offsets of the frame's words.
 pub mod frame {
     /// Behind the site's `syscall`.
     pub const RET: u64 = 16;
     /// r9, rdi, rsi, rdx and r10 of the caller.
     pub const REGISTERS: u64 = 24;
+    /// How an open that is made natively resolves links: [`super::NO_SYMLINKS`], or otherwise if it has met one.
+    pub const RESOLVE: u64 = 88;
     /// The offset of a write under a grant.
     pub const WROTE_FROM: u64 = 88;
     /// The result of that write.

@@ -1,7 +1,7 @@
 # What answers system calls inside a tracee. The monitor copies it into the zero padding behind a library's code; see mod.rs for the
 # layout, and docs/decisions/0053 for the rules. It needs no stack of its own, and no state but the data at its end.
 #
-# A site, `mov $nr,%eax` before `syscall`, becomes a jump to a copy of `stub_site`, which ends in a jump to `stub_enter`. From the first
+# A site, `mov $nr,%eax` or `mov $AT_FDCWD,%edi` before `syscall`, becomes a jump to a copy of `stub_site`, which ends in a jump to `stub_enter`. From the first
 # instruction of the copy to the last one of an exit the frame is below the red zone and has this layout. Nothing moves the stack
 # pointer in between: by the instruction pointer alone the supervisor knows what to put back when a signal arrives.
 .set NR, 0             # the call's number
@@ -36,6 +36,7 @@
 .set LINK, 32768       # readlink(2), readlinkat(2)
 .set STATX, 65536      # a struct statx is at r8
 .set WRITE, 131072      # write(2), pwrite64(2)
+.set FROM_CWD, 262144   # an open whose directory is AT_FDCWD: the jump to the stub has replaced the instruction that says so
 
 .set OFF, 1            # bits of `flags`
 .set CWD_UNKNOWN, 2
@@ -49,6 +50,7 @@
 # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_DIRECTORY, O_NOFOLLOW, O_NOATIME, O_CLOEXEC
 .set O_HARMLESS, 0xf8900
 .set RESOLVE_NO_SYMLINKS, 4
+.set RESOLVE_IN_MOUNT, 3       # RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS
 .set ST_INO, 8                 # offsets in struct stat
 .set ST_NLINK, 16
 .set ST_MODE, 24
@@ -207,7 +209,10 @@
 
 goanna_stub_start:
 goanna_stub_enter:
-	testb $OFF,.Lstub_flags(%rip)
+	testl $FROM_CWD,KIND(%rsp)
+	jz 1f
+	mov $AT_FDCWD,%edi
+1:	testb $OFF,.Lstub_flags(%rip)
 	jnz .Lstub_slow_unsaved
 	mov %rdi,RDI(%rsp)
 	mov %rsi,RSI(%rsp)
@@ -734,13 +739,23 @@ goanna_stub_final:
 	jmp .Lstub_done
 1:	test %eax,%eax
 	jns .Lstub_done
+	cmpl $RESOLVE_NO_SYMLINKS,HOW+16(%rsp)
+	jne 3f
 	cmp $-2,%eax
 	je .Lstub_done
 	cmp $-20,%eax
 	je .Lstub_done
 	cmp $-13,%eax           # EACCES
 	je .Lstub_done
-	cmp $-4,%eax            # EINTR
+# Where no mount point exists on the host, links that leave no mount lead to files of the host, and not into /proc. Errors may be the answers for another path.
+	cmp $-40,%eax           # ELOOP
+	jne 3f
+	testb $NO_MOUNT_POINT,.Lstub_flags(%rip)
+	jz .Lstub_slow
+	movl $RESOLVE_IN_MOUNT,HOW+16(%rsp)
+	mov $SYS_openat2,%eax
+	jmp .Lstub_final
+3:	cmp $-4,%eax            # EINTR
 	jne .Lstub_slow
 goanna_stub_done:
 .Lstub_done:
