@@ -13,6 +13,9 @@ use super::sites::{Library, PAGE, SITE, Site};
 /// Calls at a site before it is patched: a patch costs about as much as two.
 const CALLS_AT_SITE: u32 = 2;
 
+/// Sites that are less than this many bytes apart are written together, with the code between them.
+const CLOSE: u64 = 512;
+
 /// The values that stubs compare with; the same in all processes of a run.
 #[derive(Debug)]
 pub struct Constants {
@@ -222,7 +225,7 @@ impl Area {
         // Sites that are close to each other are written together.
         let mut texts = Vec::new();
         let mut index = first;
-        for group in sites.chunk_by(|one, next| next.at - one.at < PAGE) {
+        for group in sites.chunk_by(|one, next| next.at - one.at < CLOSE) {
             let Some((one, last)) = group.first().zip(group.last()) else {
                 continue;
             };

@@ -10,10 +10,12 @@
 )]
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 
 /// A new empty file; `name` (at most 249 bytes) shows in /proc only. Close-on-exec here. Programs in it can be
 /// executed, unless the system forbids that for all memfds (`vm.memfd_noexec`).
@@ -67,6 +69,7 @@ pub fn sealed<E: From<Errno>>(
 /// A new open file description of the file of `fd`, with `flags` as for open(2); close-on-exec is added.
 /// Permissions are checked again, as the calling thread's.
 pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
+    const DIR: &[u8] = b"/proc/self/fd/";
     let mut path = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
     // Ten digits at most, written without allocating: this is on the path of every open.
     let mut digits = [0u8; 10];
@@ -81,10 +84,16 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
         }
     }
     let digits = &digits[first..];
-    path[14..14 + digits.len()].copy_from_slice(digits);
+    path[DIR.len()..DIR.len() + digits.len()].copy_from_slice(digits);
+    // From the directory the kernel looks up one name, and not four.
+    let (dir, path) = match own_descriptors() {
+        Some(dir) => (dir, &path[DIR.len()..]),
+        None => (libc::AT_FDCWD, &path[..]),
+    };
+    let flags = flags | libc::O_CLOEXEC;
     loop {
         // SAFETY: `path` ends with a NUL, since at most ten of its eleven last bytes were filled.
-        let new = unsafe { libc::open(path.as_ptr().cast(), flags | libc::O_CLOEXEC) };
+        let new = unsafe { libc::openat(dir, path.as_ptr().cast(), flags) };
         match Errno::result(new) {
             // SAFETY: the kernel has just returned this descriptor, and nothing else owns it.
             Ok(new) => return Ok(unsafe { OwnedFd::from_raw_fd(new) }),
@@ -92,6 +101,21 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Result<OwnedFd, Errno> {
             Err(e) => return Err(e),
         }
     }
+}
+
+/// The directory of this process's descriptors, which stays open.
+fn own_descriptors() -> Option<RawFd> {
+    static DIR: OnceLock<Option<(u32, OwnedFd)>> = OnceLock::new();
+    let dir = DIR.get_or_init(|| {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let dir = nix::fcntl::open("/proc/self/fd", flags, Mode::empty()).ok()?;
+        Some((std::process::id(), dir))
+    });
+    // A child has inherited its parent's.
+    let own = dir
+        .as_ref()
+        .filter(|(process, _)| *process == std::process::id());
+    own.map(|(_, dir)| dir.as_raw_fd())
 }
 
 /// Whether `fd` is the only open file description of the file, and nothing else maps it. `fd` is the descriptor that [`create`]
