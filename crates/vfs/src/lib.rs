@@ -10,7 +10,7 @@
 //! An operation that fails says why in an [`FsError`]: the errno that a program would see from the kernel, or the lock to wait for.
 //! This crate never prints.
 //!
-//! Files that depend on each other: `mount.rs`, `ops` and `walk.rs`, because a place is in a mount, a walk checks each directory by
+//! Files that depend on each other: `mount.rs`, `ops` and `walk`, because a place is in a mount, a walk checks each directory by
 //! `ops`, and a mount resolves its symbolic links by a walk.
 
 mod acl;
