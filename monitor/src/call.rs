@@ -13,6 +13,7 @@ use goanna_vfs::{Caller, Errno, FsError, PATH_MAX, Place, Result, caps};
 use crate::Monitor;
 pub use crate::answer::{Answer, Work};
 use crate::intercept::waiting;
+use crate::process::memory::ArgumentMemory;
 use crate::process::task::{Cwd, Task};
 use crate::shadow::{Shadow, names_only};
 
@@ -71,6 +72,8 @@ pub struct Call<'m> {
     pub task: Arc<Task>,
     /// Call number.
     pub nr: u32,
+    /// The memory that the arguments point to.
+    pub memory: ArgumentMemory,
     /// The notification, by which descriptors can be installed while the call waits; none at a ptrace stop.
     pub notification: Option<(Arc<Listener>, u64)>,
     /// Whether the call is answered on a thread that may wait: a signal for the caller ends such a wait with EINTR.
@@ -85,6 +88,7 @@ impl<'m> Call<'m> {
     /// A call of `task`.
     pub fn new(monitor: &'m Monitor, task: Arc<Task>, nr: u32, args: [u64; 6]) -> Self {
         Self {
+            memory: ArgumentMemory::of(task.tid),
             monitor,
             task,
             nr,
@@ -122,6 +126,11 @@ impl<'m> Call<'m> {
     /// The argument that names the file that the call changes if it succeeds.
     pub fn changed(&self) -> Option<Named> {
         signature(self.nr)?.changed(&self.args, |how| self.read_u64(how).ok())
+    }
+
+    /// The six argument registers.
+    pub fn args(&self) -> [u64; 6] {
+        self.args
     }
 
     /// Argument `index` as a 64-bit register.
@@ -163,13 +172,13 @@ impl<'m> Call<'m> {
 
     /// The path at argument `index`. EFAULT, ENAMETOOLONG.
     pub fn path(&self, index: usize) -> Result<Vec<u8>, Errno> {
-        tracee::read_cstr(self.task.tid, self.arg(index), PATH_MAX)
+        self.memory.read_string(self.arg(index), PATH_MAX)
     }
 
     /// `len` bytes at `address`. EFAULT.
     pub fn read(&self, address: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; len];
-        tracee::read_exact(self.task.tid, address, &mut bytes)?;
+        self.memory.read_exact(address, &mut bytes)?;
         Ok(bytes)
     }
 
@@ -191,7 +200,7 @@ impl<'m> Call<'m> {
     /// `LEN` bytes at `address`. EFAULT.
     pub fn read_array<const LEN: usize>(&self, address: u64) -> Result<[u8; LEN], Errno> {
         let mut bytes = [0; LEN];
-        tracee::read_exact(self.task.tid, address, &mut bytes)?;
+        self.memory.read_exact(address, &mut bytes)?;
         Ok(bytes)
     }
 

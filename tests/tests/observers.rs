@@ -177,3 +177,32 @@ fn only_calls_of_interest_are_seen() {
         assert_eq!(calls[0]["result"], 0);
     }
 }
+
+/// The program changes the path of its calls from another thread.
+#[test]
+fn the_path_of_an_answered_call_is_the_one_that_was_opened() {
+    let dir = TempDir::new().unwrap();
+    let program = program("changes_its_path", dir.path(), true);
+    for mount in mounts(&dir) {
+        let command = [program.to_str().unwrap(), "/observed"];
+        let seen = observe(dir.path(), "open,openat", &mount, &command);
+        let answered = seen.iter().filter(|call| {
+            let is_read = call["args"][2] == 0;
+            is_read && call["answered"] == true && call["result"].as_i64() >= Some(0)
+        });
+        let mut opened = [0, 0];
+        for call in answered.filter(|call| call["args"][1]["given"] != "/etc/ld.so.cache") {
+            let given = call["args"][1]["given"].as_str().unwrap();
+            let files = call["files"].as_array().unwrap();
+            let file = files.iter().find(|file| file["index"] == 6).unwrap();
+            let path = file["path"].as_str().unwrap();
+            let is_pass = mount.starts_with("pass");
+            // Of a pass mount the kernel has the host's own file.
+            let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+            assert!(is_pass || path == given, "{mount}: {call}");
+            assert_eq!(name(path), name(given), "{mount}: {call}");
+            opened[usize::from(given.ends_with('b'))] += 1;
+        }
+        assert_eq!(opened[0] + opened[1], 2000, "{mount}: {opened:?}");
+    }
+}

@@ -13,8 +13,8 @@ use goanna_sys::Errno;
 use goanna_sys::launch::launch;
 use goanna_sys::ptrace::{Status, wait};
 use goanna_sys::tracee::{
-    IOV_MAX, MAX_RW_COUNT, read, read_cstr, read_exact, read_iovecs, read_vec, write, write_all,
-    write_vec,
+    IOV_MAX, IOVEC_SIZE, MAX_RW_COUNT, parse_iovecs, read, read_cstr, read_exact, read_vec, write,
+    write_all, write_vec,
 };
 
 const PAGE: u64 = 4096;
@@ -119,30 +119,28 @@ fn strings() {
 fn vectors() {
     let child = Child::new();
     let (pid, base, end) = (child.pid, child.base, child.end());
-    let put = |elements: &[(u64, u64)]| {
+    let parsed = |elements: &[(u64, u64)]| {
         let raw: Vec<u8> = elements
             .iter()
             .flat_map(|&(addr, len)| [addr.to_le_bytes(), len.to_le_bytes()].concat())
             .collect();
-        write_all(pid, base, &raw).unwrap();
+        parse_iovecs(&raw)
     };
-    put(&[(base, 5), (0, 0), (end - 3, 3)]);
     let expected = vec![(base, 5), (0, 0), (end - 3, 3)];
-    assert_eq!(read_iovecs(pid, base, 3), Ok(expected));
-    assert_eq!(read_iovecs(pid, 0, 0), Ok(vec![]));
-    assert_eq!(read_iovecs(pid, 0, 1), Err(Errno::EFAULT));
-    assert_eq!(read_iovecs(pid, base, IOV_MAX + 1), Err(Errno::EINVAL));
-    put(&[(base, MAX_RW_COUNT as u64 - 1), (base, 7), (base, 7)]);
-    let lens: Vec<usize> = read_iovecs(pid, base, 3)
+    assert_eq!(parsed(&[(base, 5), (0, 0), (end - 3, 3)]), Ok(expected));
+    assert_eq!(parsed(&[]), Ok(vec![]));
+    assert_eq!(
+        parse_iovecs(&vec![0; (IOV_MAX + 1) * IOVEC_SIZE]),
+        Err(Errno::EINVAL)
+    );
+    let lens: Vec<usize> = parsed(&[(base, MAX_RW_COUNT as u64 - 1), (base, 7), (base, 7)])
         .unwrap()
         .iter()
         .map(|e| e.1)
         .collect();
     assert_eq!(lens, [MAX_RW_COUNT - 1, 1, 0]);
-    put(&[(base, 1 << 63)]);
-    assert_eq!(read_iovecs(pid, base, 1), Err(Errno::EINVAL));
-    put(&[(1 << 63, 1)]);
-    assert_eq!(read_iovecs(pid, base, 1), Err(Errno::EFAULT));
+    assert_eq!(parsed(&[(base, 1 << 63)]), Err(Errno::EINVAL));
+    assert_eq!(parsed(&[(1 << 63, 1)]), Err(Errno::EFAULT));
 
     let text = base + PAGE;
     write_all(pid, text, b"0123456789").unwrap();

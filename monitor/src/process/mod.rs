@@ -1,8 +1,10 @@
-//! The monitor's knowledge of processes and threads: credentials, working directories, and which threads exist.
+//! The monitor's knowledge of processes and threads: credentials, working directories, the memory that arguments point to, and which
+//! threads exist.
 //!
 //! Start with [`task`].
 
 pub mod core_files;
 pub mod deliveries;
 pub mod living;
+pub mod memory;
 pub mod task;

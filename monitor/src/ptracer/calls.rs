@@ -283,6 +283,7 @@ impl Supervisor {
         defect::panic_if_asked(nr);
         let monitor = Arc::clone(&self.monitor);
         let mut call = Call::new(&monitor, Arc::clone(task), nr, args);
+        call.memory = self.memory(tid, (nr, args));
         match (
             i64::from(nr),
             entry(nr).and_then(|entry| entry.rule.handler()),
@@ -303,8 +304,7 @@ impl Supervisor {
                 self.watch_sockets(&call, stopped)
             }
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, _) if rights::leave_in(&call) => {
-                let answer = on_own_thread(&monitor, tid, (nr, args), rights::send);
-                drop(call);
+                let answer = on_own_thread(&monitor, call, rights::send);
                 self.without_notification(stopped, *regs, Ok(answer))
             }
             (libc::SYS_sendto | libc::SYS_sendmsg | libc::SYS_sendmmsg, _) => {
@@ -326,9 +326,8 @@ impl Supervisor {
                 if let Some(fd) = call.task.wanted() {
                     return Ok(Next::Fetch(fd));
                 }
-                drop(call);
                 if matches!(answer, Ok(Answer::Wait)) {
-                    answer = Ok(on_own_thread(&monitor, tid, (nr, args), handler));
+                    answer = Ok(on_own_thread(&monitor, call, handler));
                 }
                 self.without_notification(stopped, *regs, answer)
             }
@@ -455,18 +454,16 @@ impl Supervisor {
     }
 }
 
-/// The work that answers the call `(nr, args)` of `tid` on a thread that may wait.
-fn on_own_thread(
-    monitor: &Arc<Monitor>,
-    tid: i32,
-    (nr, args): (u32, [u64; 6]),
-    handler: Handler,
-) -> Answer {
+/// The work that answers `call` on a thread that may wait.
+fn on_own_thread(monitor: &Arc<Monitor>, call: Call<'_>, handler: Handler) -> Answer {
     let again = Arc::clone(monitor);
+    let (tid, nr, args) = (call.task.tid, call.nr, call.args());
+    let memory = call.memory;
     Answer::Block(Work::new(move || {
         // Entered before the task is looked up: the supervisor forgets the task of a dead tracee before it looks here.
         let _in_flight = again.in_flight.enter(tid);
         let mut call = Call::new(&again, again.tasks.get(tid)?, nr, args);
+        call.memory = memory.clone();
         call.may_wait = true;
         let answer = |call: &mut Call<'_>| profiled::answer(call, handler);
         again.outside.observe(&mut call, answer)

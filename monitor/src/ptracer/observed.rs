@@ -20,6 +20,7 @@ use super::Supervisor;
 use super::calls::{Next, call_of};
 use crate::call::Call;
 use crate::observe::{Ended, Files, TaskNames, TraceeMemory};
+use crate::process::memory::{ArgumentMemory, Decoding};
 use crate::ptracer::rewrite::Registers;
 use crate::table::filter::{OBSERVED, OBSERVED_REFUSAL};
 use crate::table::{Rule, entry};
@@ -32,6 +33,8 @@ const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 struct Open {
     subject: Subject,
     call: DecodedCall,
+    /// The memory from which it was decoded, for its handler.
+    memory: ArgumentMemory,
     entered_ns: u64,
     /// A signal has ended it, with this result, unless it is restarted.
     interrupted: Option<(i64, u64)>,
@@ -83,7 +86,10 @@ impl Supervisor {
                 .interrupted
                 .is_none_or(|(result, _)| RESTARTS.contains(&result));
             if is_same && is_restarted {
-                open.interrupted = None;
+                // The handler of a signal may have changed what the arguments point to.
+                if open.interrupted.take().is_some() {
+                    open.memory = ArgumentMemory::of(tid);
+                }
                 return;
             }
             if open.interrupted.is_some() {
@@ -98,7 +104,8 @@ impl Supervisor {
         let Some(subject) = self.subject(tid) else {
             return;
         };
-        let mut call = decode(nr, args, &TraceeMemory(tid), monitor.observers.limits());
+        let decoding = Decoding::of(tid);
+        let mut call = decode(nr, args, &decoding, monitor.observers.limits());
         call.name(&TaskNames(&Call::new(&monitor, task, nr, args)));
         for observer in monitor.observers.of_call(nr) {
             observer.enter(&call, &subject);
@@ -106,10 +113,19 @@ impl Supervisor {
         let open = Open {
             subject,
             call,
+            memory: decoding.finish(),
             entered_ns,
             interrupted: None,
         };
         self.observed.open.insert(tid, open);
+    }
+
+    /// The memory of the arguments of the call `(nr, args)` of `tid`.
+    pub(super) fn memory(&self, tid: i32, (nr, args): (u32, [u64; 6])) -> ArgumentMemory {
+        match self.observed.open.get(&tid) {
+            Some(open) if open.call.nr == nr && open.call.raw == args => open.memory.clone(),
+            _ => ArgumentMemory::of(tid),
+        }
     }
 
     /// Whether the thread must be continued to the exit stop of its call.

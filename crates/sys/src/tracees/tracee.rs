@@ -14,6 +14,8 @@ use nix::errno::Errno;
 pub const MAX_RW_COUNT: usize = 0x7fff_f000;
 /// Maximum number of elements of an I/O vector (`UIO_MAXIOV`).
 pub const IOV_MAX: usize = 1024;
+/// Bytes of a `struct iovec`.
+pub const IOVEC_SIZE: usize = 16;
 
 const PAGE_SIZE: usize = 4096;
 /// Elements passed to the kernel at once, on the stack.
@@ -107,20 +109,18 @@ pub fn write_all(tid: i32, addr: u64, data: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Reads `count` elements of a `struct iovec` array as the kernel does for readv and writev: `EINVAL` for more than
-/// 1024 or a length above `isize::MAX`; `EFAULT` for an address no user memory can have; lengths are cut so that
+/// Addresses and lengths of the elements of a `struct iovec` array, as the kernel takes them for readv and writev: `EINVAL` for
+/// more than 1024 or a length above `isize::MAX`; `EFAULT` for an address no user memory can have; lengths are cut so that
 /// their sum is at most [`MAX_RW_COUNT`].
-pub fn read_iovecs(tid: i32, addr: u64, count: usize) -> Result<Vec<(u64, usize)>, Errno> {
-    const SIZE: usize = 16;
+pub fn parse_iovecs(raw: &[u8]) -> Result<Vec<(u64, usize)>, Errno> {
+    let count = raw.len() / IOVEC_SIZE;
     if count > IOV_MAX {
         return Err(Errno::EINVAL);
     }
-    let mut raw = vec![0u8; count * SIZE];
-    read_exact(tid, addr, &mut raw)?;
     let mut vector = Vec::with_capacity(count);
     let mut total = 0;
-    for element in raw.chunks_exact(SIZE) {
-        let (base, len) = element.split_at(SIZE / 2);
+    for element in raw.chunks_exact(IOVEC_SIZE) {
+        let (base, len) = element.split_at(IOVEC_SIZE / 2);
         let base = u64::from_le_bytes(base.try_into().map_err(|_| Errno::EFAULT)?);
         let len = u64::from_le_bytes(len.try_into().map_err(|_| Errno::EFAULT)?);
         let len = isize::try_from(len)

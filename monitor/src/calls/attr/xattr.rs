@@ -1,6 +1,5 @@
 //! Extended attributes.
 
-use goanna_sys::tracee;
 use goanna_vfs::{Acl, Errno, Place, Result, ops};
 
 use super::by_descriptor;
@@ -66,7 +65,7 @@ pub(super) fn path_or_descriptor(call: &Call<'_>, flags: i32) -> Result<Target> 
 }
 
 fn name(call: &Call<'_>, index: usize) -> Result<Vec<u8>> {
-    match tracee::read_cstr(call.task.tid, call.arg(index), NAME_MAX + 1) {
+    match call.memory.read_string(call.arg(index), NAME_MAX + 1) {
         Ok(name) if name.is_empty() => Err(Errno::ERANGE.into()),
         Err(Errno::ENAMETOOLONG) => Err(Errno::ERANGE.into()),
         other => Ok(other?),

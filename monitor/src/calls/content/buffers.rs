@@ -1,6 +1,5 @@
 //! The buffers of reads and writes in the caller's memory.
 
-use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
 use crate::call::Call;
@@ -19,9 +18,5 @@ pub fn one(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
 
 /// The buffers of readv(2), writev(2) and their like. EFAULT, EINVAL.
 pub fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
-    Ok(tracee::read_iovecs(
-        call.task.tid,
-        call.arg(1),
-        call.arg(2) as usize,
-    )?)
+    Ok(call.memory.read_iovecs(call.arg(1), call.arg(2) as usize)?)
 }

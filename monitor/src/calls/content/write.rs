@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result, WritePosition, file_flags};
 
 use super::buffers::{many, one};
@@ -71,7 +70,8 @@ fn write_to(
 /// read. EFAULT when that is nothing; ENOMEM.
 fn read_segments(call: &Call<'_>, segments: &[(u64, usize)], done: usize) -> Result<Vec<u8>> {
     let mut data = Vec::new();
-    tracee::read_vec(call.task.tid, &skip(segments, done), &mut data, OPERATION)?;
+    let rest = skip(segments, done);
+    call.memory.read_buffers(&rest, &mut data, OPERATION)?;
     if data.is_empty() {
         return Err(Errno::EFAULT.into());
     }
