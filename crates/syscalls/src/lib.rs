@@ -6,11 +6,9 @@
 //! [`Names`].
 //!
 //! Read next: `signature.rs` defines a call, `table/rows.rs` lists all calls, `decode/` turns registers into [`Value`]s.
-//!
-//! Files that depend on each other: `signature.rs`, `structures.rs`, `operation.rs` and `value.rs`, because a signature names the
-//! operation of its call, and the operation of a decoded call is read from its values, by the signatures of structures.
 
 mod decode;
+mod decoded_call;
 mod named;
 mod operation;
 mod signature;
@@ -21,6 +19,7 @@ mod table;
 mod value;
 
 pub use decode::{Limits, Memory, Names, decode};
+pub use decoded_call::DecodedCall;
 pub use named::Named;
 pub use operation::Operation;
 pub use signature::{
@@ -29,4 +28,4 @@ pub use signature::{
 pub use symbols::Symbols;
 pub use sysno_set::SysnoSet;
 pub use table::{SIGNATURES, by_name, signature};
-pub use value::{DecodedCall, File, Outcome, Subject, Time, Treatment, Value};
+pub use value::{File, Outcome, Subject, Time, Treatment, Value};

@@ -1,21 +1,6 @@
-//! A decoded call: the values of its arguments, and its outcome.
+//! The values of arguments, and the outcome of a call.
 
 use std::sync::Arc;
-
-use crate::Signature;
-
-/// A call whose arguments are decoded.
-#[derive(Debug, Clone)]
-pub struct DecodedCall {
-    /// What it is. `None` for a number that the table does not have.
-    pub signature: Option<&'static Signature>,
-    /// Call number.
-    pub nr: u32,
-    /// The six argument registers.
-    pub raw: [u64; 6],
-    /// One value for each of the signature's parameters.
-    pub args: Vec<Value>,
-}
 
 /// The value of an argument.
 #[derive(Debug, Clone, PartialEq, Eq)]

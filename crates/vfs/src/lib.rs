@@ -9,15 +9,13 @@
 //!
 //! An operation that fails says why in an [`FsError`]: the errno that a program would see from the kernel, or the lock to wait for.
 //! This crate never prints.
-//!
-//! Files that depend on each other: `mount.rs`, `ops` and `walk`, because a place is in a mount, a walk checks each directory by
-//! `ops`, and a mount resolves its symbolic links by a walk.
 
 mod acl;
 mod caller;
 mod interface;
 mod mount;
 pub mod mount_list;
+mod mounting;
 pub mod ops;
 mod userns;
 pub mod walk;
@@ -34,7 +32,8 @@ pub use fs::FileSystem;
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
-pub use mount::{Mount, MountError, MountFlags, MountParent, Mounts, Place, PlaceKey};
+pub use mount::{Mount, MountFlags, MountParent, Mounts, Place, PlaceKey};
+pub use mounting::MountError;
 pub use opened::{Description, Native, OpenFile, Opened, WritePosition};
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bitflags::bitflags;
 
-use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, SynthFs, caps, walk};
+use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, caps};
 
 bitflags! {
     /// Mount options the switch itself enforces.
@@ -65,50 +65,11 @@ impl fmt::Debug for Mount {
     }
 }
 
-/// Why a mount point was not accepted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MountError {
-    /// The mount point is not an absolute path.
-    NotAbsolute,
-    /// The mount point is `/`, which the host keeps.
-    Root,
-    /// A component is `..`, longer than NAME_MAX, or the path holds a NUL.
-    BadPath,
-    /// Something is mounted there already.
-    Busy,
-    /// The mount point, or a component of its path, exists and is no directory.
-    NotDirectory,
-    /// A component of the mount point's path could not be read.
-    Lookup(FsError),
-}
-
-impl fmt::Display for MountError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotAbsolute => f.write_str("the mount point must be an absolute path"),
-            Self::Root => f.write_str("the mount point must not be /"),
-            Self::BadPath => f.write_str("the mount point holds \"..\", NUL, or too long a name"),
-            Self::Busy => f.write_str("something is mounted there already"),
-            Self::NotDirectory => f.write_str("the mount point, or a part of it, is no directory"),
-            Self::Lookup(FsError::Errno(errno)) => {
-                write!(f, "the mount point cannot be looked up: {}", errno.desc())
-            }
-            Self::Lookup(blocked) => {
-                write!(f, "the mount point cannot be looked up: {blocked}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for MountError {}
-
 /// Mount IDs of a run's mounts begin here. The kernel gives its own the lowest free numbers.
 const FIRST_ID: u64 = 1 << 30;
 /// Added to a mount ID, gives its unique ID (`STATX_MNT_ID_UNIQUE`), which is never used again. The kernel's own unique IDs
 /// begin at 2^31.
 const UNIQUE: u64 = 1 << 62;
-/// Inode numbers of synthetic directories, which have the device number of the directory they are shown in, begin here.
-const SYNTHETIC_INODES: u64 = 1 << 62;
 /// The major number of device numbers that the switch assigns; stores use the preceding number. No real device has it.
 const MAJOR: u32 = 0xa31;
 
@@ -150,30 +111,13 @@ impl Mounts {
         &self.link_free
     }
 
-    /// Mounts `fs` at `target`. Symbolic links in `target` are resolved through the mounts made so far;
-    /// directories that lead to it and do not exist appear as read-only ones.
-    pub fn add(
-        &mut self,
-        caller: &Caller,
-        target: &[u8],
-        fs: Arc<dyn FileSystem>,
-        flags: MountFlags,
-        source: String,
-    ) -> Result<(), MountError> {
-        let target = self.canonical(caller, target)?;
-        if self
-            .by_target
-            .get(&target)
-            .is_some_and(|mount| !mount.is_synthetic())
-        {
-            return Err(MountError::Busy);
-        }
-        self.insert(Mount {
-            fs,
-            target,
-            flags,
-            source,
-        });
+    /// Takes `mount` into the table, instead of the synthetic directory that is at its place, if there is one.
+    pub(crate) fn insert(&mut self, mount: Mount) {
+        let mount = Arc::new(mount);
+        self.in_order.retain(|other| other.target != mount.target);
+        self.by_target
+            .insert(mount.target.clone(), Arc::clone(&mount));
+        self.in_order.push(mount);
         let inside = |inner: &[u8], outer: &[u8]| {
             inner
                 .strip_prefix(outer)
@@ -183,16 +127,6 @@ impl Mounts {
         self.nested = targets
             .iter()
             .any(|inner| targets.iter().any(|outer| inside(inner, outer)));
-        Ok(())
-    }
-
-    /// Takes `mount` into the table, instead of the synthetic directory that is at its place, if there is one.
-    fn insert(&mut self, mount: Mount) {
-        let mount = Arc::new(mount);
-        self.in_order.retain(|other| other.target != mount.target);
-        self.by_target
-            .insert(mount.target.clone(), Arc::clone(&mount));
-        self.in_order.push(mount);
     }
 
     /// The host's tree.
@@ -332,63 +266,6 @@ impl Mounts {
             let (dir, name) = mount.target.split_at_checked(slash)?;
             (!self.leads_into(dir)).then_some((dir, name.get(1..)?, mount))
         })
-    }
-
-    fn canonical(&mut self, caller: &Caller, target: &[u8]) -> Result<Vec<u8>, MountError> {
-        if target.first() != Some(&b'/') {
-            return Err(MountError::NotAbsolute);
-        }
-        let names: Vec<&[u8]> = target
-            .split(|&b| b == b'/')
-            .filter(|n| !n.is_empty() && *n != b".")
-            .collect();
-        if names.is_empty() {
-            return Err(MountError::Root);
-        }
-        if names
-            .iter()
-            .any(|n| *n == b".." || n.len() > crate::NAME_MAX || n.contains(&0))
-        {
-            return Err(MountError::BadPath);
-        }
-        let mut path: Vec<u8> = Vec::new();
-        for (index, name) in names.iter().enumerate() {
-            let mut next = path.clone();
-            next.push(b'/');
-            next.extend_from_slice(name);
-            match walk::resolve_absolute(self, caller, &next) {
-                Ok((found, crate::FileKind::Directory)) => path = found,
-                Ok(_) => return Err(MountError::NotDirectory),
-                Err(FsError::Errno(Errno::ENOENT)) => {
-                    self.synthesize(&path, &names[index..]);
-                    for name in &names[index..] {
-                        path.push(b'/');
-                        path.extend_from_slice(name);
-                    }
-                    return Ok(path);
-                }
-                Err(error) => return Err(MountError::Lookup(error)),
-            }
-        }
-        Ok(path)
-    }
-
-    /// Makes the missing directories between `existing` and a mount point appear. The mount point itself is
-    /// about to be covered, so only those above it need one.
-    fn synthesize(&mut self, existing: &[u8], missing: &[&[u8]]) {
-        let mut path = existing.to_vec();
-        for name in missing.split_last().map_or(&[][..], |(_, above)| above) {
-            path.push(b'/');
-            path.extend_from_slice(name);
-            let number = SYNTHETIC_INODES + self.in_order.len() as u64;
-            let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::new(number));
-            self.insert(Mount {
-                fs,
-                target: path.clone(),
-                flags: MountFlags::READ_ONLY.union(MountFlags::SYNTHETIC),
-                source: "none".into(),
-            });
-        }
     }
 }
 
