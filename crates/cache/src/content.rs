@@ -140,8 +140,7 @@ impl<const PAGE: u64> Content<PAGE> {
         std::mem::replace(&mut self.is_idle, is_idle) != is_idle
     }
 
-    /// Records that programs have descriptors of another object: this one replaces an object that was lost with the host's
-    /// disk.
+    /// Records that programs may have descriptors of another object, which this one replaces.
     pub fn leave_descriptors_behind(&mut self) {
         self.has_stale_descriptors = true;
     }
@@ -156,13 +155,15 @@ impl<const PAGE: u64> Content<PAGE> {
         std::mem::replace(&mut self.object, object)
     }
 
-    /// Moves a content of `size` bytes from memory to a nameless file in `large_dir`, and opens it there with `flags`.
-    /// An error leaves the content unchanged.
+    /// Moves a content of `size` bytes from memory to a nameless file in `large_dir`, and opens it there with `flags`: there is a
+    /// descriptor. An error leaves the content unchanged.
     pub fn relocate(&mut self, size: u64, large_dir: &Path, flags: i32) -> Result<Opened> {
         let (object, writer) = CacheObject::create(size, Some(large_dir))?;
         self.object.copy_to(&writer, size)?;
         let opened = object.open(flags);
+        opened.fd()?;
         self.exchange_object(object);
+        self.leave_descriptors_behind();
         Ok(opened)
     }
 

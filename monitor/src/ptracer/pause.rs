@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::pause;
 use goanna_sys::procfs::{self, Activity, SleepingCall};
-use goanna_vfs::{Holder, Readers};
+use goanna_vfs::{Errno, Holder, Readers};
 use parking_lot::{Condvar, Mutex};
 
 use crate::Monitor;
@@ -107,6 +107,29 @@ impl Readers for Monitor {
     fn resume(&self) {
         self.pause.end();
     }
+
+    fn users(&self, object: Identity) -> usize {
+        let mut users = 0;
+        let mut counted = HashSet::new();
+        loop {
+            // A process that was not there yet may have inherited a descriptor that the other one has closed since.
+            let all = self.alive.all();
+            let new: Vec<i32> = all
+                .into_iter()
+                .filter(|tid| !counted.contains(tid))
+                .collect();
+            if new.is_empty() {
+                return users;
+            }
+            for tid in new {
+                if counted.insert(tid) {
+                    let threads = procfs::threads(tid).unwrap_or_default();
+                    users += users_in(&threads, object);
+                    counted.extend(threads);
+                }
+            }
+        }
+    }
 }
 
 impl Monitor {
@@ -149,6 +172,28 @@ impl Monitor {
             Ok(Activity::Stopped | Activity::Ended) | Err(_) => true,
         }
     }
+}
+
+/// Number of descriptors and mappings of the object that the process of these threads has.
+fn users_in(threads: &[i32], object: Identity) -> usize {
+    let is_object =
+        |path: String| fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == object);
+    // Threads can have tables of their own, but nearly always have one in common.
+    let descriptors = threads.iter().map(|tid| {
+        let fds = procfs::fds(*tid).unwrap_or_default();
+        let of_object = |fd: &&i32| is_object(format!("/proc/{tid}/fd/{fd}"));
+        fds.iter().filter(of_object).count()
+    });
+    let descriptors = descriptors.max().unwrap_or(0);
+    let maps = threads
+        .iter()
+        .any(|tid| match procfs::mapped_inodes(*tid, &[object.1]) {
+            Ok(mapped) => !mapped.is_empty(),
+            // It has ended.
+            Err(Errno::ESRCH) => false,
+            Err(_) => true,
+        });
+    descriptors + usize::from(maps)
 }
 
 /// Those of `objects` that the process of these threads has open or mapped.

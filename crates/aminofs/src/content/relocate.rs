@@ -3,6 +3,7 @@
 use goanna_vfs::{Node, Opened, Result};
 
 use crate::cache_dir;
+use crate::inode::Content;
 use crate::view::View;
 
 impl View<'_> {
@@ -24,7 +25,7 @@ impl View<'_> {
     }
 
     /// The state's lock is held throughout, so nothing is written meanwhile, and the file is not opened. `if_unused`: only if nobody has a
-    /// descriptor of the object.
+    /// descriptor of the object; otherwise the writer has one.
     pub(crate) fn do_relocate(
         &self,
         node: &Node,
@@ -36,10 +37,18 @@ impl View<'_> {
         let _names = self.names.read();
         let mut state = inode.state.lock();
         let size = state.meta.size;
+        // Opens of the file make their claims under the state's lock.
+        let is_unused = |cache: &Content| {
+            let handle = cache.handle();
+            match if_unused {
+                true => cache.is_unused(),
+                false => !handle.is_claimed() && self.users(handle.identity()) <= 1,
+            }
+        };
         let Some(cache) = state.cache.as_mut().filter(|cache| !cache.is_on_disk()) else {
             return Ok(None);
         };
-        if if_unused && !cache.is_unused() {
+        if !is_unused(cache) {
             return Ok(None);
         }
         let dir = cache_dir(&self.dir);

@@ -13,6 +13,18 @@ pub(super) struct Paused {
 }
 
 impl Volume {
+    /// Those of all runs.
+    fn all_readers(&self) -> Vec<Arc<dyn Readers>> {
+        let readers = self.transactions.readers.lock();
+        readers.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Number of descriptors and mappings of the object that programs have, as [`Readers::users`] counts them.
+    pub(crate) fn users(&self, object: (u64, u64)) -> usize {
+        let users = self.all_readers().into_iter();
+        users.map(|readers| readers.users(object)).sum()
+    }
+
     /// Stops the threads of all runs that could read one of the objects. Without objects it stops none.
     pub(super) fn pause_readers(&self, objects: &[(u64, u64)]) -> Paused {
         let mut paused = Paused {
@@ -22,11 +34,7 @@ impl Volume {
         if objects.is_empty() {
             return paused;
         }
-        let all: Vec<_> = {
-            let readers = self.transactions.readers.lock();
-            readers.iter().filter_map(Weak::upgrade).collect()
-        };
-        for readers in all {
+        for readers in self.all_readers() {
             let holders = readers.pause(objects);
             paused.readers.push(readers);
             paused.holders.extend(holders);

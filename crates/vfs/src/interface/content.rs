@@ -70,14 +70,15 @@ pub trait CachedContent: Send + Sync {
         false
     }
 
-    /// Moves an outgrown cache object to a host file, and opens that one with `flags`. The caller makes sure that
-    /// exactly one descriptor of the old object exists, and exchanges it. `None`: the object is not in memory.
+    /// Moves an outgrown cache object to a host file, and opens that one with `flags`, for the caller to exchange the descriptor through which
+    /// the file is written: the description has a descriptor already. `None`: the object is not in memory, or not only that descriptor
+    /// of it exists. Opens of the file wait until the object is moved. Writes through a descriptor of the old object fail with EIO from
+    /// now on.
     fn relocate(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
         Ok(None)
     }
 
-    /// As [`CachedContent::relocate`], if nobody has a descriptor of the old object: `None` otherwise. For a layer, which has closed its own
-    /// descriptor and does not know those of others. Opens of the file wait until the object is moved.
+    /// As [`CachedContent::relocate`], if nobody has a descriptor of the old object: `None` otherwise. For a layer, which has closed its own.
     fn relocate_unused(&self, caller: &Caller, node: &Node, flags: i32) -> Result<Option<Opened>> {
         Ok(None)
     }

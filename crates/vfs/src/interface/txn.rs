@@ -58,6 +58,10 @@ pub trait Readers: Send + Sync {
 
     /// Lets the stopped threads continue. To be called once for each [`Readers::pause`].
     fn resume(&self);
+
+    /// Number of descriptors and mappings of the object that processes of the run have: at least so many; a mapped object counts once a
+    /// process. Opens that are under way do not count, nor do descriptors that are in a socket.
+    fn users(&self, object: (u64, u64)) -> usize;
 }
 
 /// A thread that has an object open or mapped.

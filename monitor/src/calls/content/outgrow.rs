@@ -2,24 +2,25 @@
 //!
 //! Its back end moves the content to a host file, and the monitor replaces the writer's descriptor by one of that file, while
 //! the writer waits for the answer to its write. That is safe when no other thread can use the old object: the writer has one
-//! thread and one descriptor of the file, no mapping and no lock, and no other tracee holds it or is about to open it. Large files are nearly always
+//! thread, no mapping and no lock of the file, its descriptor is the only one that processes of any run have, and none is about to open the
+//! file. Large files are nearly always
 //! written so (cp, dd, tar, ld); others stay in memory until they are closed. A descriptor that is on its way through a
-//! socket at this moment is not seen.
+//! socket at this moment is not seen: writes through it fail with EIO.
 
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
 use goanna_sys::{procfs, stat};
-use goanna_vfs::{Errno, Native, Result};
+use goanna_vfs::{Native, Result};
 use nix::unistd::{Whence, lseek};
 use parking_lot::Mutex;
 
 use super::output::Output;
+use crate::Monitor;
 use crate::call::Call;
-use crate::shadow::{Identity, Shadow};
+use crate::shadow::Identity;
 use crate::watches::report;
 
 /// Files whose descriptor could not be replaced, with the offset at which the monitor tries again.
@@ -60,7 +61,7 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> b
     if retry_at.get(&identity).is_some_and(|&at| size < at) {
         return false;
     }
-    let alone = exclusive(call, fd, identity).unwrap_or(false);
+    let alone = is_single(call, ino).unwrap_or(false);
     let exchange = || exchange(call, fd, output).unwrap_or(false);
     let exchanged = alone && call.while_in_call(exchange).unwrap_or(false);
     if exchanged {
@@ -71,48 +72,14 @@ pub fn after_growth(call: &Call<'_>, fd: i32, output: &Output, volume: u64) -> b
     exchanged
 }
 
-/// Whether only descriptor `fd` of the caller, which has one thread, refers to the object.
-fn exclusive(call: &Call<'_>, fd: i32, identity: Identity) -> Result<bool> {
-    let pid = call.caller()?.pid;
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    let inode = identity.1;
+/// Whether the caller has one thread, which alone can use its descriptor of the object, and there is no lock of it.
+fn is_single(call: &Call<'_>, inode: u64) -> Result<bool> {
+    let threads = procfs::threads(call.caller()?.pid)?;
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     let locked = locks
         .split_ascii_whitespace()
         .any(|word| word.ends_with(&format!(":{inode}")));
-    let shadow = call.monitor.shadows.find(identity);
-    let claimed = shadow.is_some_and(
-        |shadow| matches!(&*shadow, Shadow::File { handle, .. } if handle.is_claimed()),
-    );
-    if threads != 1 || locked || claimed {
-        return Ok(false);
-    }
-    // All threads, including those that have made no call yet.
-    let all = call.monitor.alive.all();
-    let elsewhere = |&tid: &i32| may_map(tid, inode) || holds(tid, identity, (pid, fd));
-    Ok(!all.iter().any(elsewhere))
-}
-
-/// Whether the thread may have a mapping of the object.
-fn may_map(tid: i32, inode: u64) -> bool {
-    match procfs::mapped_inodes(tid, &[inode]) {
-        Ok(mapped) => !mapped.is_empty(),
-        // It has ended.
-        Err(Errno::ESRCH) => false,
-        Err(_) => true,
-    }
-}
-
-/// Whether the thread has a descriptor of the object other than `known`, a thread and its descriptor.
-fn holds(tid: i32, identity: Identity, known: (i32, i32)) -> bool {
-    let is_object = |number: &i32| {
-        fs::metadata(format!("/proc/{tid}/fd/{number}"))
-            .is_ok_and(|meta| (meta.dev(), meta.ino()) == identity)
-    };
-    let numbers = procfs::fds(tid).unwrap_or_default();
-    numbers
-        .iter()
-        .any(|number| (tid, *number) != known && is_object(number))
+    Ok(threads.len() == 1 && !locked)
 }
 
 fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
@@ -124,10 +91,12 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
     let place = &output.place;
     let caller = call.caller()?;
     let Some(content) = place.mount.fs.content() else {
-        return Ok(true);
+        return Ok(false);
     };
-    let Some(opened) = content.relocate(&caller, &place.node, output.flags)? else {
-        return Ok(true);
+    // Those of the call may differ.
+    let flags = Monitor::writable(&output.ofd)?.1;
+    let Some(opened) = content.relocate(&caller, &place.node, flags)? else {
+        return Ok(false);
     };
     let object = opened.description.into_fd()?;
     lseek(
