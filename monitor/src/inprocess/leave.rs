@@ -149,7 +149,7 @@ fn leave_open(
         } else {
             // A second notification that is interrupted resumes the open at the site.
             offset >= open.failed && !RESTARTS.contains(&result)
-                || offset >= open.made && result >= 0
+                || (open.made..open.resumed).contains(&offset) && result >= 0
         };
     // A wait in its own open, such as that for the end of a lease, ends as that of the call at the site would: the kernel restarts it there, or makes it EINTR.
     let is_wait = offset == open.made && regs.orig_rax != NO_CALL && RESTARTS.contains(&result);

@@ -547,7 +547,9 @@ goanna_map_open_made:
 	test %rax,%rax
 	jns 3f
 # The monitor performs it.
-6:	ask
+6:
+goanna_map_open_resumed:
+	ask
 goanna_map_open_failed:
 3:	mov BASE(%rsp),%r9
 	add $(.Lstub_return - .Lstub_slow),%r9

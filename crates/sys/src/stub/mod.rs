@@ -58,6 +58,7 @@ unsafe extern "C" {
     static goanna_map_open_asked: u8;
     static goanna_map_open_answered: u8;
     static goanna_map_open_made: u8;
+    static goanna_map_open_resumed: u8;
     static goanna_map_open_failed: u8;
     static goanna_map_end: u8;
 }
@@ -181,7 +182,9 @@ pub struct OpenLayout {
     pub answered: usize,
     /// Behind that call.
     pub made: usize,
-    /// Behind the call that notifies because that one has failed.
+    /// From here on that call has failed, or was not made, and the thread makes one that notifies.
+    pub resumed: usize,
+    /// Behind the latter.
     pub failed: usize,
     /// Behind the code.
     pub end: usize,
@@ -305,6 +308,7 @@ pub fn open_layout() -> OpenLayout {
         asked: in_map(&raw const goanna_map_open_asked),
         answered: in_map(&raw const goanna_map_open_answered),
         made: in_map(&raw const goanna_map_open_made),
+        resumed: in_map(&raw const goanna_map_open_resumed),
         failed: in_map(&raw const goanna_map_open_failed),
         end: in_map(&raw const goanna_map_end),
     }
@@ -364,7 +368,14 @@ mod tests {
         let writes = [write.made, write.kept, write.end];
         let shared = [open.shared, open.unshared, open.closed];
         assert!(shared.is_sorted() && open.closed < open.asked);
-        let opens = [open.asked, open.answered, open.made, open.failed, open.end];
+        let opens = [
+            open.asked,
+            open.answered,
+            open.made,
+            open.resumed,
+            open.failed,
+            open.end,
+        ];
         assert!([writes.as_slice(), &opens].concat().is_sorted());
         assert_eq!(open.end, map_code().len());
         assert_eq!(kind::OPEN, 1 << 7, "the sign of the lowest byte");

@@ -721,7 +721,9 @@ goanna_stub_saved:
 goanna_stub_slow_jump:
 	jmp *%r11
 
-# The call itself: from here on its result is to be kept, unless it says that the way has changed since, or has met a link.
+# The call itself. Behind it rax has its result until the end, which is to be kept, unless it says that the way has changed since, or has met a link.
+.Lstub_final_openat2:
+	mov $SYS_openat2,%eax
 .Lstub_final:
 	native
 goanna_stub_final:
@@ -753,8 +755,7 @@ goanna_stub_final:
 	testb $NO_MOUNT_POINT,.Lstub_flags(%rip)
 	jz .Lstub_slow
 	movl $RESOLVE_IN_MOUNT,HOW+16(%rsp)
-	mov $SYS_openat2,%eax
-	jmp .Lstub_final
+	jmp .Lstub_final_openat2
 3:	cmp $-4,%eax            # EINTR
 	jne .Lstub_slow
 goanna_stub_done:
