@@ -1,13 +1,14 @@
 //! Files of a store that processes of the run open themselves, without a notification ([ADR 0124](../../../../docs/decisions/0124-opens-from-the-map.md)).
 //!
 //! The map of attributes says as which descriptor of the monitor a process can open the file's cache object. The monitor has a claim to the object meanwhile: it
-//! counts as open, so it stays registered, and the back end keeps it. A process may have read the number when this ends, so the claim is kept for some sweeps
+//! counts as open, so it stays registered, and the back end keeps it. A process may have read the number when this ends, so the claim is kept for some time
 //! after that, except at the end of the run.
 //!
 //! The lock is a leaf, except for that of the map. Claims are dropped without it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use goanna_sys::object_handle::{Claim, ObjectHandle};
 use goanna_sys::stub::map::Slot;
@@ -18,8 +19,9 @@ use crate::shadow::Identity;
 
 /// Most files that are shared. Each takes a descriptor.
 const FILES_MAX: usize = 1024;
-/// Number of sweeps for which the claim to an object is kept that is not shared any more: at least a second.
-const SWEEPS_KEPT: u64 = 3;
+/// The time for which the claim to an object is kept that is not shared any more: longer than a process takes from reading the number to the open, however
+/// busy the CPUs are.
+const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The shared files of a run.
 #[derive(Debug, Default)]
@@ -32,9 +34,8 @@ struct State {
     order: VecDeque<Identity>,
     /// The objects that are being shared: their numbers may be in the map.
     coming: Vec<Identity>,
-    /// The claims that are kept, each with the sweep that it is kept until.
-    ended: VecDeque<(u64, Claim)>,
-    sweeps: u64,
+    /// The claims that are kept, each with the time that it is kept until.
+    ended: VecDeque<(Instant, Claim)>,
 }
 
 impl Contents {
@@ -97,7 +98,6 @@ impl Contents {
     /// Ends the claims to files that have left the map.
     pub fn sweep(&self, map: &RunMap) {
         let mut state = self.0.lock();
-        state.sweeps += 1;
         let is_shared = |(slot, _): &(Slot, Claim)| map.map().shares_descriptor(*slot, map.run());
         let left = state.files.iter().filter(|(_, file)| !is_shared(file));
         let left: Vec<Identity> = left.map(|(identity, _)| *identity).collect();
@@ -106,8 +106,8 @@ impl Contents {
         }
         let State { files, order, .. } = &mut *state;
         order.retain(|identity| files.contains_key(identity));
-        let sweeps = state.sweeps;
-        let over = state.ended.partition_point(|(until, _)| *until <= sweeps);
+        let now = Instant::now();
+        let over = state.ended.partition_point(|(until, _)| *until <= now);
         let over: Vec<_> = state.ended.drain(..over).collect();
         drop(state);
         drop(over);
@@ -137,6 +137,6 @@ impl State {
     }
 
     fn keep(&mut self, claim: Claim) {
-        self.ended.push_back((self.sweeps + SWEEPS_KEPT, claim));
+        self.ended.push_back((Instant::now() + KEPT_FOR, claim));
     }
 }
