@@ -292,6 +292,10 @@ impl InProcess {
         };
         // The child's counter begins where its parent's is.
         self.count(tid);
+        let shares_directory = flags.is_none_or(|flags| {
+            const SHARES: u64 = libc::CLONE_FS as u64;
+            flags & (SHARES | libc::CLONE_THREAD as u64) == SHARES
+        });
         let flags = flags.unwrap_or(SHARED);
         // Memory that is used by one process after the other is used by one.
         let takes_turns = flags & (VM | VFORK) == VM | VFORK && flags & SHARED == 0;
@@ -305,6 +309,10 @@ impl InProcess {
         if flags & (SHARED | VM) != 0 && !takes_turns {
             parent.turn_off(constants, tid);
             inherited.turn_off(constants, child);
+        }
+        if shares_directory {
+            parent.share_directory();
+            inherited.share_directory();
         }
         const OTHER_VIEW: u64 =
             (libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWNS) as u64;

@@ -42,6 +42,8 @@ struct State {
     other_mounts: bool,
     /// The working directory is the host's.
     host_directory: bool,
+    /// Another process may change the working directory (`CLONE_FS`), as long as this process runs: execve(2) does not end that.
+    shares_directory: bool,
     /// Notified calls that a stub could have looked at, until there were enough of them.
     calls: u32,
     areas: Vec<Area>,
@@ -122,6 +124,14 @@ impl State {
         [map, run, mount, writes, owner]
     }
 
+    /// A call at the instruction before `ip` has come to the monitor.
+    fn note_use_in_loader(&self, nr: u32, ip: u64) {
+        let mut loaders = self.areas.iter().filter(|area| area.is_loader);
+        if let Some(loader) = loaders.find(|area| area.code().contains(&ip)) {
+            loader.library.note_use(nr, ip - loader.base);
+        }
+    }
+
     fn set_map_words(&self, constants: &Constants, tid: i32, owner: i32) {
         let words = self.map_words(owner).map(u64::to_le_bytes);
         for area in &self.areas {
@@ -191,7 +201,11 @@ impl Space {
         } else {
             Self::new(owner)
         };
-        new.state.lock().other_mounts = old.other_mounts;
+        {
+            let mut state = new.state.lock();
+            state.other_mounts = old.other_mounts;
+            state.shares_directory = old.shares_directory;
+        }
         new
     }
 
@@ -203,6 +217,7 @@ impl Space {
         }
         state.is_open_behind_map |= !matches!(state.writes, Writes::Missed(_));
         state.writes = Writes::default();
+        state.shares_directory = false;
         Self {
             owner,
             has_map: AtomicBool::new(self.has_map()),
@@ -240,6 +255,11 @@ impl Space {
             state.host_directory = false;
             state.set_flags(constants, tid);
         }
+    }
+
+    /// The process has its working directory in common with another one from now on. Its calls notify until it executes a program.
+    pub fn share_directory(&self) {
+        self.state.lock().shares_directory = true;
     }
 
     /// The process, of which `tid` is a thread, may see other mounts than the one that the run began with.
@@ -379,10 +399,7 @@ impl Space {
         if state.is_off || tid != self.owner || state.offset_in_map(ip).is_some() {
             return false;
         }
-        let mut loaders = state.areas.iter().filter(|area| area.is_loader);
-        if let Some(loader) = loaders.find(|area| area.code().contains(&ip)) {
-            loader.library.note_use(nr, ip - loader.base);
-        }
+        state.note_use_in_loader(nr, ip);
         if state.calls < constants.calls_before {
             state.calls += 1;
             let is_of_busy_run = state.areas.iter().any(|area| area.is_loader);
@@ -421,7 +438,8 @@ impl Space {
             return false;
         };
         // It asks the back end, perhaps one whose commit waits until the supervisor, which takes this lock, has seen threads stop.
-        if !state.host_directory && MutexGuard::unlocked(&mut state, has_host_directory) {
+        let may_know = !state.host_directory && !state.shares_directory;
+        if may_know && MutexGuard::unlocked(&mut state, has_host_directory) {
             state.host_directory = true;
             state.set_flags(constants, tid);
         }
