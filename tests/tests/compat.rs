@@ -147,6 +147,7 @@ in_every_place! {
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
     programs_that_make_stubs_hard => |place| check(&place, "stubs", false);
+    copies_and_lists_in_the_process => |place| check(&place, "stublists", false);
     programs_that_are_patched_in_between => |place| check(&place, "patches", false);
     random_paths => |place| check(&place, "path_fuzz", false);
     attributes_that_change => |place| check(&place, "attributes", false);
@@ -156,7 +157,7 @@ in_every_place! {
 #[test]
 fn calls_that_all_notify() {
     for place in [Place::amino, Place::pass] {
-        for name in ["stubs", "patches", "path_fuzz", "attributes"] {
+        for name in ["stubs", "stublists", "patches", "path_fuzz", "attributes"] {
             check_with(&place(), name, false, &["--no-fast-path"]);
         }
     }

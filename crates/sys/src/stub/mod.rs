@@ -13,6 +13,7 @@ mod words;
 pub mod writes;
 
 global_asm!(
+    include_str!("frame.S"),
     include_str!("stub.S"),
     include_str!("map.S"),
     options(att_syntax)
@@ -63,7 +64,7 @@ unsafe extern "C" {
     static goanna_map_end: u8;
 }
 
-/// What a stub must look at for a call: the constants of `stub.S` of the same names.
+/// What a stub must look at for a call: the constants of `frame.S` of the same names.
 pub mod kind {
     /// The path is the second argument, and a directory the first.
     pub const IN_RSI: u32 = 1;
@@ -234,7 +235,7 @@ pub mod frame {
 /// The bytes from `start` to `end`.
 ///
 /// # Safety
-/// Both are symbols of `stub.S`, in this order.
+/// Both are symbols of the assembly, in this order.
 unsafe fn between(start: *const u8, end: *const u8) -> &'static [u8] {
     // SAFETY: the assembler laid out what is between them as one piece of read-only data.
     unsafe { std::slice::from_raw_parts(start, end.addr() - start.addr()) }
@@ -386,7 +387,11 @@ mod tests {
     /// called, and release builds died of SIGSEGV.
     #[test]
     fn labels_of_the_stub_hide_no_function() {
-        let text = concat!(include_str!("stub.S"), include_str!("map.S"));
+        let text = concat!(
+            include_str!("frame.S"),
+            include_str!("stub.S"),
+            include_str!("map.S")
+        );
         let labels = text.lines().filter_map(|line| line.split_once(':'));
         let labels = labels.filter(|(label, _)| !label.contains([' ', '\t', '#', '"']));
         let mut count = 0;
