@@ -142,7 +142,7 @@ impl Dirents {
     }
 
     /// Shortens the content to the records that lie in the first `len` bytes as a whole.
-    pub fn cut(&mut self, len: usize) {
+    pub fn truncate(&mut self, len: usize) {
         let mut end = 0;
         // Each record has its cookie at 8 and its length at 16.
         while let Some(record) = self.bytes.get(end..len) {

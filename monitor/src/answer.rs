@@ -74,7 +74,7 @@ pub enum Answer {
     /// The tracee maps a private copy of this content instead of the file. Only at a ptrace stop.
     MapCopy(Vec<u8>),
     /// The call is restarted after the signal that interrupted its wait for a lock.
-    Again,
+    Restart,
     /// A signal has ended its wait: the call fails with EINTR or is restarted, depending on the flags of the signal's handler.
     Interrupted,
     /// The handler would wait for something that a program controls, or work for long. It has changed nothing, and runs again on a thread that

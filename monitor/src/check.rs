@@ -219,9 +219,9 @@ fn leases() -> Result<String, String> {
     let made = memfile::create(c"check").map_err(why)?;
     let handle = memfile::reopen(made.as_fd(), libc::O_RDONLY).map_err(why)?;
     let other = memfile::reopen(made.as_fd(), libc::O_RDWR).map_err(why)?;
-    let told_apart = !memfile::sole_opener(handle.as_fd());
+    let is_distinct = !memfile::sole_opener(handle.as_fd());
     drop((made, other));
-    if told_apart && memfile::sole_opener(handle.as_fd()) {
+    if is_distinct && memfile::sole_opener(handle.as_fd()) {
         Ok("in use".into())
     } else {
         Err("a write lease does not tell whether a file is open elsewhere".into())

@@ -8,27 +8,27 @@ use amino_txn::{Changes, Loss, Records, Salvaged, Store};
 use crate::{Error, Options, open_store, root_record, superblock};
 
 /// An upper bound of the inode numbers that a store allocates.
-const BEYOND_INOS: u64 = 1 << 62;
+const INO_LIMIT: u64 = 1 << 62;
 
 /// Saves the readable part of the store in `store_dir`, which no process may have open, and which is not changed. The
 /// resulting store can always be opened: a missing superblock or root directory is created. Open it read-only.
 pub fn salvage(store_dir: &Path) -> Result<Salvaged, Error> {
     let mut salvaged = amino_txn::salvage(store_dir)?;
     let store = open_store(&salvaged.store(), &Options::default())?;
-    let made = make_up(&store)?;
+    let made = add_missing_records(&store)?;
     store.close()?;
     salvaged.losses.extend(made);
     Ok(salvaged)
 }
 
 /// Adds the records that a store needs to be opened.
-fn make_up(store: &Store) -> Result<Vec<Loss>, Error> {
+fn add_missing_records(store: &Store) -> Result<Vec<Loss>, Error> {
     let mut losses = Vec::new();
     let mut changes = Changes::new();
     let found = store.get(&key::super_key())?;
     if found.is_none_or(|raw| Super::decode(&raw).is_err()) {
         let mut superblock = superblock(store);
-        superblock.next_ino = BEYOND_INOS;
+        superblock.next_ino = INO_LIMIT;
         changes.put(key::super_key(), superblock.encode());
         losses.push(Loss {
             place: "superblock".to_owned(),

@@ -96,7 +96,7 @@ fn what_was_only_read_is_not_published() {
     closed.close(&fs);
     let status = fs.status(id).unwrap();
     assert_eq!((status.inodes, status.names, status.bytes), (0, 0, 0));
-    assert!(!fs.commit(id).unwrap(), "there is nothing to harden");
+    assert!(!fs.commit(id).unwrap(), "there is nothing to make_durable");
     assert_eq!(fs.stats().dirty_inodes, dirty);
     held.close(&fs);
 

@@ -141,12 +141,12 @@ impl<const PAGE: u64> Content<PAGE> {
     }
 
     /// Records that programs may have descriptors of another object, which this one replaces.
-    pub fn leave_descriptors_behind(&mut self) {
+    pub fn mark_descriptors_stale(&mut self) {
         self.has_stale_descriptors = true;
     }
 
     /// Whether a program that writes through its descriptor `fd` writes to this content.
-    pub fn is_shown_by(&self, fd: impl AsFd) -> Result<bool> {
+    pub fn is_written_through(&self, fd: impl AsFd) -> Result<bool> {
         Ok(!self.has_stale_descriptors || self.object.is_object_of(fd)?)
     }
 
@@ -163,7 +163,7 @@ impl<const PAGE: u64> Content<PAGE> {
         let opened = object.open(flags);
         opened.fd()?;
         self.exchange_object(object);
-        self.leave_descriptors_behind();
+        self.mark_descriptors_stale();
         Ok(opened)
     }
 

@@ -278,7 +278,7 @@ proptest! {
             store.run(step, &mut model);
             prop_assert_eq!(store.size, model.len() as u64, "{:?}", step);
             prop_assert!(all_of(&store.content, store.size) == model, "{:?}", step);
-            prop_assert!(store.content.is_shown_by(store.program.as_fd()).unwrap());
+            prop_assert!(store.content.is_written_through(store.program.as_fd()).unwrap());
             let pages = store.content.pages();
             prop_assert!(pages.erased().pages().all(|page| !pages.changed().contains(page)), "{:?}", step);
         }
@@ -348,8 +348,8 @@ fn writes_to_an_object_that_was_left_behind_are_known() {
     let old = content.open(libc::O_RDWR);
     let (other, _) = goanna_cache::CacheObject::create(PAGE, None).unwrap();
     content.exchange_object(other);
-    content.leave_descriptors_behind();
+    content.mark_descriptors_stale();
     let new = content.open(libc::O_RDWR);
-    assert!(!content.is_shown_by(old.fd().unwrap()).unwrap());
-    assert!(content.is_shown_by(new.fd().unwrap()).unwrap());
+    assert!(!content.is_written_through(old.fd().unwrap()).unwrap());
+    assert!(content.is_written_through(new.fd().unwrap()).unwrap());
 }

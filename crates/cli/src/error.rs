@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use amino_client::Error as TxnError;
+use amino_client::Error as ClientError;
 use goanna_aesfs::Error as AesError;
 use goanna_daemon::{Error as DaemonError, Report};
 use goanna_monitor::Status;
@@ -101,11 +101,11 @@ pub enum Error {
         /// The command, with the name of its transaction, if it has one.
         command: Cow<'static, str>,
         /// Why.
-        why: TxnError,
+        why: ClientError,
     },
     /// The transaction of `amino txn run` could not be begun or committed.
     #[error("txn run: {0}")]
-    TxnRun(#[from] TxnError),
+    TxnRun(#[from] ClientError),
     /// The command of `amino txn run` could not be started or waited for.
     #[error("{}", txn_command(.0))]
     TxnCommand(SessionError),
@@ -396,8 +396,8 @@ fn in_tree_hint(path: &[u8], errno: Errno) -> Option<String> {
 }
 
 /// 1 when the transaction is missing or in a state that prevents the command, else 125.
-fn txn_exit_code(error: &TxnError) -> u8 {
-    use TxnError::{
+fn txn_exit_code(error: &ClientError) -> u8 {
+    use ClientError::{
         Deadlock, HasCurrent, InUse, Io, LockTimeout, NameTaken, NestedOpen, NoSpace,
         NoTransaction, NotFound, NotPermitted, TooDeep,
     };
@@ -408,24 +408,24 @@ fn txn_exit_code(error: &TxnError) -> u8 {
     }
 }
 
-fn txn_hint(error: &TxnError) -> Option<&'static str> {
+fn txn_hint(error: &ClientError) -> Option<&'static str> {
     Some(match error {
-        TxnError::NotUnderAmino => "start the shell with: amino run bash",
-        TxnError::NoStore => "transactions need a store: amino run mounts one",
-        TxnError::NoProcess => {
+        ClientError::NotUnderAmino => "start the shell with: amino run bash",
+        ClientError::NoStore => "transactions need a store: amino run mounts one",
+        ClientError::NoProcess => {
             "amino txn acts on its parent, a shell that was started by amino run"
         }
-        TxnError::NoTransaction => "amino txn begin begins one",
-        TxnError::NestedOpen => {
+        ClientError::NoTransaction => "amino txn begin begins one",
+        ClientError::NestedOpen => {
             "amino txn list names it and its processes; wait for them, or abort"
         }
-        TxnError::InUse => "amino txn list names the processes; wait for them, or abort",
-        TxnError::NameTaken => {
+        ClientError::InUse => "amino txn list names the processes; wait for them, or abort",
+        ClientError::NameTaken => {
             "end that one first, or choose another name; amino txn list names all"
         }
-        TxnError::HasCurrent => "end it, or set it aside with amino txn suspend",
-        TxnError::NotFound => "it may have ended; amino txn list names those that are open",
-        TxnError::Deadlock | TxnError::LockTimeout => {
+        ClientError::HasCurrent => "end it, or set it aside with amino txn suspend",
+        ClientError::NotFound => "it may have ended; amino txn list names those that are open",
+        ClientError::Deadlock | ClientError::LockTimeout => {
             "try again; amino txn run --retry N does so itself"
         }
         _ => return None,

@@ -42,7 +42,7 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Answer> {
     };
     let watch = call.monitor.watches.add(&caller, &request)?;
     // Nobody would report opens that do not notify.
-    call.monitor.in_process.withdraw_contents();
+    call.monitor.in_process.unshare_files();
     Ok(Answer::Value(watch.into()))
 }
 

@@ -86,8 +86,8 @@ impl Request {
     }
 
     fn perform(&self, monitor: &Monitor) -> Result<Answer> {
-        let members = &monitor.participants;
-        members.transactions()?;
+        let participants = &monitor.participants;
+        participants.transactions()?;
         let tids = match self.target {
             Some(pid) => procfs::threads(pid).map_err(|_| Errno::ESRCH)?,
             None => vec![self.caller],
@@ -95,27 +95,33 @@ impl Request {
         let value = match self.op {
             Op::Version => VERSION,
             Op::Begin | Op::BeginNamed => return self.begin(monitor, &tids),
-            Op::Commit => members.commit(&tids).map(|()| 0)?,
-            Op::Abort => members.abort(&tids).map(|()| 0)?,
+            Op::Commit => participants.commit(&tids).map(|()| 0)?,
+            Op::Abort => participants.abort(&tids).map(|()| 0)?,
             Op::Status => {
                 let tid = tids.first().copied().unwrap_or(self.caller);
-                self.put_text(&members.describe(tid)?)?
+                self.put_text(&participants.describe(tid)?)?
             }
-            Op::List => self.put_text(&members.list(self.uid)?)?,
+            Op::List => self.put_text(&participants.list(self.uid)?)?,
             Op::Suspend => {
-                let id = members.suspend(&tids)?;
+                let id = participants.suspend(&tids)?;
                 self.put(id.to_string().as_bytes())?;
                 0
             }
-            Op::Resume => members.resume(&tids, self.given()?).map(|()| 0)?,
-            Op::Attach => members.attach(&tids, self.uid, self.given()?).map(|()| 0)?,
-            Op::Detach => members.detach(&tids).map(|()| 0)?,
+            Op::Resume => participants
+                .resume(&tids, self.txn_id_argument()?)
+                .map(|()| 0)?,
+            Op::Attach => participants
+                .attach(&tids, self.uid, self.txn_id_argument()?)
+                .map(|()| 0)?,
+            Op::Detach => participants.detach(&tids).map(|()| 0)?,
             Op::AttachNamed => {
-                let joined = members.attach_named(&tids, self.uid, &self.name);
+                let joined = participants.attach_named(&tids, self.uid, &self.name);
                 joined.map(|()| 0)?
             }
-            Op::CommitNamed => members.commit_named(self.uid, &self.name).map(|()| 0)?,
-            Op::AbortNamed => members.abort_named(self.uid, &self.name).map(|()| 0)?,
+            Op::CommitNamed => participants
+                .commit_named(self.uid, &self.name)
+                .map(|()| 0)?,
+            Op::AbortNamed => participants.abort_named(self.uid, &self.name).map(|()| 0)?,
         };
         Ok(Answer::Value(value))
     }
@@ -126,21 +132,21 @@ impl Request {
             None => procfs::status(self.caller)?.tgid,
         };
         let before = offsets(process, |object| monitor.shadows.find(object).is_some());
-        let members = &monitor.participants;
+        let participants = &monitor.participants;
         let (id, depth) = match self.op {
             Op::BeginNamed => {
-                members.begin_named(tids, self.uid, &self.name, self.number, before)?
+                participants.begin_named(tids, self.uid, &self.name, self.number, before)?
             }
-            _ => members.begin(tids, self.uid, before)?,
+            _ => participants.begin(tids, self.uid, before)?,
         };
         if let Err(errno) = self.put(id.to_string().as_bytes()) {
-            members.abort_one(id);
+            participants.abort_one(id);
             return Err(errno.into());
         }
         Ok(Answer::Value(depth as i64))
     }
 
-    fn given(&self) -> Result<TxnId, Errno> {
+    fn txn_id_argument(&self) -> Result<TxnId, Errno> {
         self.id.ok_or(Errno::EINVAL)
     }
 

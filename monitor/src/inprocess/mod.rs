@@ -52,7 +52,7 @@ use area::Constants;
 pub use leave::StubPosition;
 use libraries::{Examined, Libraries};
 use mount_points::MountPoints;
-use opens::contents::Contents;
+use opens::shared_files::SharedFiles;
 use run_map::RunMap;
 use sites::{Library, content};
 use space::{Space, WriteAccess};
@@ -112,7 +112,7 @@ pub struct InProcess {
     /// The map of attributes, once a process has asked for it.
     shared: OnceLock<Option<Arc<RunMap>>>,
     /// The files that processes open without a notification.
-    contents: Contents,
+    shared_files: SharedFiles,
     answered: AtomicU64,
 }
 
@@ -132,7 +132,7 @@ impl InProcess {
             map_is_due: AtomicBool::new(false),
             area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
-            contents: Contents::default(),
+            shared_files: SharedFiles::default(),
             answered: AtomicU64::new(0),
         }
     }

@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::shadow::{Identity, Shadow};
 
 /// The start of objects among the paths that are remembered.
-const CONTENTS: u64 = u64::MAX;
+const OPENED: u64 = u64::MAX;
 
 impl RunMap {
     /// Puts `path` into the map if it was asked for before, or `at_once`; else what follows it in its directory.
@@ -109,7 +109,7 @@ impl InProcess {
         if !self.has_map(call.task.tid)
             || !shared.has(&place.mount)
             || !may_be_shared()
-            || !shared.is_repeated(CONTENTS, &handle.identity().1.to_ne_bytes())
+            || !shared.is_repeated(OPENED, &handle.identity().1.to_ne_bytes())
         {
             return;
         }
@@ -117,25 +117,25 @@ impl InProcess {
             return;
         };
         let share = || attributes.share_content(&place.node, shared.run(), handle);
-        self.contents.add(shared, handle, share, may_be_shared);
+        self.shared_files.add(shared, handle, share, may_be_shared);
         let _ = shared.share_path(call, from, true);
     }
 
     /// From now on processes open no files themselves, until that is wanted again.
-    pub fn withdraw_contents(&self) {
+    pub fn unshare_files(&self) {
         if let Some(Some(shared)) = self.shared.get() {
-            self.contents.end_all(shared);
+            self.shared_files.end_all(shared);
         }
     }
 
     /// The processes of the run have ended.
-    pub fn drop_contents(&self) {
-        self.contents.clear();
+    pub fn forget_shared_files(&self) {
+        self.shared_files.clear();
     }
 
     /// Whether a process may be about to open one of these objects without a notification.
     pub fn may_open(&self, objects: &[Identity]) -> bool {
-        self.contents.has_any(objects)
+        self.shared_files.has_any(objects)
     }
 
     /// Whether the process of `tid` has the map, by which it opens files without a notification.

@@ -111,7 +111,10 @@ fn answer(pool: &Pool, contended: bool, notification: &Notification) {
         Some(Rejoined::Waits(waiting)) => return park(monitor, listener, notification, waiting),
         None => treat(monitor, listener, notification),
     };
-    if monitor.in_process.belongs_at_site(notification, &outcome) {
+    if monitor
+        .in_process
+        .must_restart_at_site(notification, &outcome)
+    {
         // It fails where the caller has died.
         let _ = listener.reply(notification.id, Reply::Value(opens::AT_SITE));
         return;
@@ -199,7 +202,7 @@ fn attempt(
             Ok(Answer::PassOn | Answer::Watched(_) | Answer::Wait | Answer::Block(_))
         );
     if is_interruptible(nr) {
-        task.note_left_to_wait(waits.then_some((nr, notification.args)));
+        task.record_waiting_call(waits.then_some((nr, notification.args)));
     }
     outcome
 }
@@ -252,7 +255,7 @@ fn reply(
             | Answer::Wait
             | Answer::Readable(_),
         ) => listener.reply(id, Reply::Error(Errno::EIO)),
-        Ok(Answer::Again) | Err(FsError::Blocked(_)) => {
+        Ok(Answer::Restart) | Err(FsError::Blocked(_)) => {
             restart(monitor, listener, notification, ERESTARTNOINTR)
         }
         Ok(Answer::Interrupted) => restart(monitor, listener, notification, ERESTARTSYS),

@@ -214,7 +214,7 @@ impl Waiting {
     ) {
         match outcome {
             Ok(true) => self.attempt(monitor, attempt),
-            Ok(false) if self.is_interrupted() => self.complete(monitor, Ok(Answer::Again)),
+            Ok(false) if self.is_interrupted() => self.complete(monitor, Ok(Answer::Restart)),
             // The time is over, which the lock counts.
             Ok(false) => match lock.wait(self.since.elapsed(), Duration::ZERO) {
                 Ok(true) => self.attempt(monitor, attempt),
@@ -271,7 +271,10 @@ impl Waiting {
         match deliver {
             Some(deliver) => {
                 let outcome = monitor.waiting.take(self);
-                deliver(Arc::clone(self), Some(outcome.unwrap_or(Ok(Answer::Again))));
+                deliver(
+                    Arc::clone(self),
+                    Some(outcome.unwrap_or(Ok(Answer::Restart))),
+                );
             }
             None => monitor.mailbox.post_ready(self.tid),
         }
@@ -288,7 +291,7 @@ impl Waiting {
     }
 
     /// Makes the work end soon: the wait that it is in fails with EINTR, which becomes [`Answer::Interrupted`], or with
-    /// [`Answer::Again`] where it waits for a lock.
+    /// [`Answer::Restart`] where it waits for a lock.
     pub fn interrupt(self: &Arc<Self>) {
         if !self.interrupted.swap(true, Ordering::SeqCst) {
             self.interrupt_until_done(REPEAT.0);
@@ -442,7 +445,7 @@ impl WaitingCalls {
     /// Takes the answer, once.
     pub fn take(&self, waiting: &Waiting) -> Option<Result<Answer>> {
         let outcome = waiting.progress.lock().outcome.take();
-        let is_repeated = matches!(outcome, Some(Ok(Answer::Again)))
+        let is_repeated = matches!(outcome, Some(Ok(Answer::Restart)))
             && waiting.interrupted.load(Ordering::SeqCst);
         self.with(|table| {
             let ours = table.by_tid.get(&waiting.tid);

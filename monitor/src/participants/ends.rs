@@ -29,7 +29,7 @@ impl Participants {
 
     /// Ends transactions without participants, innermost first. Commits a transaction if its profile says so, and aborts it otherwise.
     /// `last` describes the last participant, and its last action.
-    pub(super) fn end_deserted(&self, ids: &[TxnId], last: &str) {
+    pub(super) fn end_without_participants(&self, ids: &[TxnId], last: &str) {
         for id in ids {
             let (deferred, around) = {
                 let registry = self.registry.lock();
@@ -69,22 +69,22 @@ impl Participants {
 
     /// Ends the transactions that process `tid`, now a single thread, began inside `id`, which was begun for it.
     pub fn end_inner(&self, tid: i32, id: TxnId) {
-        let deserted = {
+        let without_participants = {
             let mut registry = self.registry.lock();
             if !registry.open.contains_key(&id) {
                 return;
             }
-            let member = Participant {
+            let participant = Participant {
                 current: Some(id),
                 ..Participant::default()
             };
-            let Some(former) = registry.threads.insert(tid, member) else {
+            let Some(former) = registry.threads.insert(tid, participant) else {
                 return;
             };
             let open = registry.of(&former);
-            registry.deserted(open)
+            registry.without_participants(open)
         };
-        self.end_deserted(&deserted, &format!("process {tid}, ended"));
+        self.end_without_participants(&without_participants, &format!("process {tid}, ended"));
     }
 
     /// Commits a transaction that was begun for a program, if it is open: at once, or when the last transaction inside it has ended.
@@ -155,7 +155,7 @@ impl Participants {
         }
         // By now its participants have left it, because the disk takes long.
         if outcome? {
-            transactions.harden(durable)?;
+            transactions.make_durable(durable)?;
         }
         Ok(())
     }
@@ -165,8 +165,8 @@ impl Participants {
         let mut registry = self.registry.lock();
         let Registry { threads, open } = &mut *registry;
         for tid in tids {
-            if let Some(member) = threads.get_mut(tid) {
-                member.current = member.current.filter(|id| open.contains_key(id));
+            if let Some(participant) = threads.get_mut(tid) {
+                participant.current = participant.current.filter(|id| open.contains_key(id));
             }
         }
     }

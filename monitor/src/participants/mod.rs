@@ -135,7 +135,7 @@ impl Participants {
         }
         let commit = self.during(|| transactions.commit(id));
         if commit.unwrap_or(Err(Errno::EIO))? {
-            transactions.harden(Some(true))?;
+            transactions.make_durable(Some(true))?;
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Participants {
         if let Some(current) = registry
             .threads
             .get(&parent)
-            .and_then(|member| member.current)
+            .and_then(|participant| participant.current)
         {
             registry.threads.entry(child).or_default().current = Some(current);
         }
@@ -179,8 +179,8 @@ impl Participants {
     pub fn rename(&self, former: i32, tid: i32) {
         if former != tid && self.used.load(Relaxed) {
             let mut registry = self.registry.lock();
-            if let Some(member) = registry.threads.remove(&former) {
-                registry.threads.insert(tid, member);
+            if let Some(participant) = registry.threads.remove(&former) {
+                registry.threads.insert(tid, participant);
             }
         }
     }
@@ -190,9 +190,9 @@ impl Participants {
         if !self.used.load(Relaxed) {
             return;
         }
-        if let Some(member) = self.registry.lock().threads.get_mut(&tid) {
+        if let Some(participant) = self.registry.lock().threads.get_mut(&tid) {
             let comm = procfs::comm(tid).unwrap_or_default();
-            member.comm = Some(escape(&comm));
+            participant.comm = Some(escape(&comm));
         }
     }
 
@@ -201,16 +201,19 @@ impl Participants {
         if !self.used.load(Relaxed) {
             return;
         }
-        let (member, deserted) = {
+        let (participant, without_participants) = {
             let mut registry = self.registry.lock();
-            let Some(member) = registry.threads.remove(&tid) else {
+            let Some(participant) = registry.threads.remove(&tid) else {
                 return;
             };
-            let open = registry.of(&member);
-            (member, registry.deserted(open))
+            let open = registry.of(&participant);
+            (participant, registry.without_participants(open))
         };
-        let name = member.comm.unwrap_or_default();
-        self.end_deserted(&deserted, &format!("process {tid} ({name}), ended"));
+        let name = participant.comm.unwrap_or_default();
+        self.end_without_participants(
+            &without_participants,
+            &format!("process {tid} ({name}), ended"),
+        );
     }
 
     /// Number of commits that failed without a caller to return the error to.
@@ -277,9 +280,9 @@ impl Participants {
         let id = self.current_of(tids)?;
         let mut registry = self.registry.lock();
         for tid in tids {
-            let member = registry.threads.entry(*tid).or_default();
-            if member.current.take() == Some(id) {
-                member.suspended.push(id);
+            let participant = registry.threads.entry(*tid).or_default();
+            if participant.current.take() == Some(id) {
+                participant.suspended.push(id);
             }
         }
         Ok(id)
@@ -292,7 +295,7 @@ impl Participants {
             registry
                 .threads
                 .get(tid)
-                .is_some_and(|member| member.suspended.contains(&id))
+                .is_some_and(|participant| participant.suspended.contains(&id))
         };
         if !tids.iter().any(own) {
             return Err(Errno::ENOENT);
@@ -313,16 +316,16 @@ impl Participants {
     /// Leaves the current transaction and those around it. ENODATA.
     pub fn detach(&self, tids: &[i32]) -> Result<(), Errno> {
         let id = self.current_of(tids)?;
-        let deserted = {
+        let without_participants = {
             let mut registry = self.registry.lock();
             for tid in tids {
                 registry.threads.entry(*tid).or_default().current = None;
             }
             let chain: Vec<_> = registry.chain(Some(id)).collect();
-            registry.deserted(chain)
+            registry.without_participants(chain)
         };
         let tid = tids.first().copied().unwrap_or_default();
-        self.end_deserted(&deserted, &format!("process {tid}, left it"));
+        self.end_without_participants(&without_participants, &format!("process {tid}, left it"));
         Ok(())
     }
 }

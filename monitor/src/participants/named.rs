@@ -51,7 +51,10 @@ impl Participants {
         }
         let around: Vec<_> = registry.chain(Some(id)).collect();
         let elsewhere = |tid: &i32| {
-            let current = registry.threads.get(tid).and_then(|member| member.current);
+            let current = registry
+                .threads
+                .get(tid)
+                .and_then(|participant| participant.current);
             current.is_some_and(|current| !around.contains(&current))
         };
         if tids.iter().any(elsewhere) {

@@ -12,7 +12,7 @@ use super::offsets::Offset;
 /// How to commit a transaction that was begun for a program.
 #[derive(Debug, Clone)]
 pub struct Deferred {
-    /// The argument of [`goanna_vfs::Transactions::harden`].
+    /// The argument of [`goanna_vfs::Transactions::make_durable`].
     pub durable: Option<bool>,
     /// The program for which it was begun.
     pub program: Arc<str>,
@@ -82,27 +82,35 @@ impl Registry {
         self.chain(id).count()
     }
 
-    pub(super) fn takes_part(&self, member: &Participant, id: TxnId) -> bool {
-        let roots = member.suspended.iter().copied().chain(member.current);
+    pub(super) fn takes_part(&self, participant: &Participant, id: TxnId) -> bool {
+        let roots = participant
+            .suspended
+            .iter()
+            .copied()
+            .chain(participant.current);
         roots
             .into_iter()
             .any(|root| self.chain(Some(root)).any(|at| at == id))
     }
 
     /// Those of `ids` that have no participants.
-    pub(super) fn deserted(&self, ids: impl IntoIterator<Item = TxnId>) -> Vec<TxnId> {
+    pub(super) fn without_participants(&self, ids: impl IntoIterator<Item = TxnId>) -> Vec<TxnId> {
         let alone = |id: &TxnId| {
             let is_kept = |open: &Open| open.held.is_some();
-            let members = &mut self.threads.values();
+            let participants = &mut self.threads.values();
             self.open.get(id).is_some_and(|open| !is_kept(open))
-                && !members.any(|member| self.takes_part(member, *id))
+                && !participants.any(|participant| self.takes_part(participant, *id))
         };
         ids.into_iter().filter(alone).collect()
     }
 
     /// The open transactions of a participant: the current one, the suspended ones, and those around them.
-    pub(super) fn of(&self, member: &Participant) -> Vec<TxnId> {
-        let roots = member.suspended.iter().copied().chain(member.current);
+    pub(super) fn of(&self, participant: &Participant) -> Vec<TxnId> {
+        let roots = participant
+            .suspended
+            .iter()
+            .copied()
+            .chain(participant.current);
         roots
             .flat_map(|root| self.chain(Some(root)).collect::<Vec<_>>())
             .collect()
@@ -119,21 +127,21 @@ impl Registry {
             .collect();
         // Offsets are restored in reverse order.
         ended.sort_by_key(|at| Reverse(self.depth(Some(*at))));
-        for member in self.threads.values_mut() {
+        for participant in self.threads.values_mut() {
             if after == AfterAbort::Continue
-                && member
+                && participant
                     .current
                     .is_some_and(|current| ended.contains(&current))
             {
-                member.current = parent;
+                participant.current = parent;
             }
-            for suspended in &mut member.suspended {
+            for suspended in &mut participant.suspended {
                 if ended.contains(suspended) {
                     // Removed below if no transaction is around it.
                     *suspended = parent.unwrap_or(*suspended);
                 }
             }
-            member
+            participant
                 .suspended
                 .retain(|suspended| !ended.contains(suspended));
         }
@@ -144,7 +152,7 @@ impl Registry {
     /// The threads that participate in a transaction, or in one inside it.
     pub(super) fn participants(&self, id: TxnId) -> Vec<i32> {
         let threads = self.threads.iter();
-        let part = threads.filter(|(_, member)| self.takes_part(member, id));
+        let part = threads.filter(|(_, participant)| self.takes_part(participant, id));
         part.map(|(tid, _)| *tid).collect()
     }
 
@@ -152,15 +160,15 @@ impl Registry {
         let busy = |tid: &i32| {
             self.threads
                 .get(tid)
-                .is_some_and(|member| member.current.is_some())
+                .is_some_and(|participant| participant.current.is_some())
         };
         if tids.iter().any(busy) {
             return Err(Errno::EBUSY);
         }
         for tid in tids {
-            let member = self.threads.entry(*tid).or_default();
-            member.suspended.retain(|suspended| *suspended != id);
-            member.current = Some(id);
+            let participant = self.threads.entry(*tid).or_default();
+            participant.suspended.retain(|suspended| *suspended != id);
+            participant.current = Some(id);
         }
         Ok(())
     }

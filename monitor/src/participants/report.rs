@@ -79,12 +79,12 @@ impl Participants {
     pub fn describe(&self, tid: i32) -> Result<String, Errno> {
         let (chain, suspended) = {
             let registry = self.registry.lock();
-            let member = registry.threads.get(&tid).cloned().unwrap_or_default();
-            let mut chain: Vec<_> = registry.chain(member.current).collect();
+            let participant = registry.threads.get(&tid).cloned().unwrap_or_default();
+            let mut chain: Vec<_> = registry.chain(participant.current).collect();
             chain.reverse();
             let with_tids = |id| (id, registry.participants(id));
             let chain: Vec<_> = chain.into_iter().map(with_tids).collect();
-            (chain, member.suspended)
+            (chain, participant.suspended)
         };
         let chain = chain.into_iter().zip(1..);
         let open = |((id, tids), depth)| self.open_transaction(id, depth, tids);
@@ -141,7 +141,7 @@ impl Participants {
         }
         for limit in outermost
             .into_iter()
-            .filter_map(|id| transactions.take_refused(id))
+            .filter_map(|id| transactions.take_bytes_refused(id))
         {
             if let Some(note) = &self.note {
                 let limit = limit >> 20;

@@ -63,14 +63,14 @@ impl RunTransaction {
     }
 
     fn commit(&self) -> Result<(), Errno> {
-        let members = &self.monitor.participants;
-        let mut ended = members.commit_run();
+        let participants = &self.monitor.participants;
+        let mut ended = participants.commit_run();
         for _ in 0..REPEATS {
             if ended != Err(Errno::EBUSY) {
                 break;
             }
             thread::sleep(PAUSE);
-            ended = members.commit_run();
+            ended = participants.commit_run();
         }
         ended
     }

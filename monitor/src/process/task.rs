@@ -58,19 +58,19 @@ pub struct Task {
     /// The last call, if it was received and may wait.
     left_to_wait: Mutex<Option<Received>>,
     /// Descriptors that the thread has sent us, for the call that it is stopped in.
-    brought: Mutex<Brought>,
+    fetched: Mutex<FetchedDescriptors>,
 }
 
 /// The descriptors for [`Task::descriptor`] that the thread has sent, and the one that it must send.
 #[derive(Debug, Default)]
-struct Brought {
+struct FetchedDescriptors {
     fds: HashMap<i32, Result<OwnedFd, Errno>>,
     wanted: Option<i32>,
 }
 
 impl Task {
     /// Records the last call received; `None` for a call that does not wait.
-    pub fn note_left_to_wait(&self, call: Option<Received>) {
+    pub fn record_waiting_call(&self, call: Option<Received>) {
         *self.left_to_wait.lock() = call;
     }
 
@@ -80,7 +80,7 @@ impl Task {
     /// descriptor ([`crate::ptracer::inject`]) and repeat its call.
     pub fn descriptor(&self, fd: i32) -> Result<OwnedFd, Errno> {
         match self.own_copy(fd) {
-            Err(Errno::EPERM | Errno::ENOSYS) => self.brought(fd),
+            Err(Errno::EPERM | Errno::ENOSYS) => self.fetched(fd),
             other => other,
         }
     }
@@ -102,14 +102,14 @@ impl Task {
         pidfd::getfd(self.pidfd.as_fd(), fd)
     }
 
-    fn brought(&self, fd: i32) -> Result<OwnedFd, Errno> {
-        let mut brought = self.brought.lock();
-        match brought.fds.get(&fd) {
+    fn fetched(&self, fd: i32) -> Result<OwnedFd, Errno> {
+        let mut fetched = self.fetched.lock();
+        match fetched.fds.get(&fd) {
             Some(Ok(ofd)) => ofd.try_clone().map_err(crate::errno::errno),
             Some(Err(errno)) => Err(*errno),
             None => {
                 procfs::fd_link(self.tid, fd)?;
-                brought.wanted = Some(fd);
+                fetched.wanted = Some(fd);
                 Err(Errno::EPERM)
             }
         }
@@ -117,17 +117,17 @@ impl Task {
 
     /// The descriptor that the thread must send us before its call can be answered.
     pub fn wanted(&self) -> Option<i32> {
-        self.brought.lock().wanted.take()
+        self.fetched.lock().wanted.take()
     }
 
     /// Stores descriptor `fd`, which the thread has sent, or the error.
-    pub fn bring(&self, fd: i32, ofd: Result<OwnedFd, Errno>) {
-        self.brought.lock().fds.insert(fd, ofd);
+    pub fn set_fetched(&self, fd: i32, ofd: Result<OwnedFd, Errno>) {
+        self.fetched.lock().fds.insert(fd, ofd);
     }
 
     /// Drops the descriptors that the thread has sent: its call is answered.
-    pub fn forget_brought(&self) {
-        self.brought.lock().fds.clear();
+    pub fn forget_fetched(&self) {
+        self.fetched.lock().fds.clear();
     }
 
     /// The credentials and umask of the thread.
@@ -294,7 +294,7 @@ impl Tasks {
             caller: Mutex::new(copied),
             cwd: Mutex::default(),
             left_to_wait: Mutex::default(),
-            brought: Mutex::default(),
+            fetched: Mutex::default(),
         });
         if !alive() {
             return Err(Errno::ESRCH);
@@ -303,7 +303,7 @@ impl Tasks {
         Ok(task)
     }
 
-    /// The last call of `tid`, if it was received and may wait ([`Task::note_left_to_wait`]).
+    /// The last call of `tid`, if it was received and may wait ([`Task::record_waiting_call`]).
     pub fn left_to_wait(&self, tid: i32) -> Option<Received> {
         let task = self.by_tid.read().get(&tid).cloned();
         task.and_then(|task| *task.left_to_wait.lock())
@@ -357,7 +357,7 @@ impl Tasks {
             caller: Mutex::default(),
             cwd: Mutex::default(),
             left_to_wait: Mutex::default(),
-            brought: Mutex::default(),
+            fetched: Mutex::default(),
         };
         self.by_tid.write().insert(tid, Arc::new(task));
     }

@@ -176,7 +176,7 @@ impl Supervisor {
         };
         let mut next = self.monitor.report_shortage(next);
         if let Err(FsError::Blocked(lock)) = next {
-            let again = Work::after(lock, || Ok(Answer::Again));
+            let again = Work::after(lock, || Ok(Answer::Restart));
             next = self.without_notification(&stopped, regs, Ok(Answer::Block(again)));
         }
         let proceeds = matches!(
@@ -266,7 +266,7 @@ impl Supervisor {
             // The thread that determines the answer needs the descriptors, too.
             (Ok(waits @ (Next::LateAnswer(_) | Next::Join(_))), None) => Ok(waits),
             (next, None) => {
-                task.forget_brought();
+                task.forget_fetched();
                 next
             }
         }
@@ -373,7 +373,7 @@ impl Supervisor {
                 }))
             }
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
-            Answer::Again => {
+            Answer::Restart => {
                 restart(stopped, regs)?;
                 Ok(Next::Skipped)
             }
@@ -442,7 +442,7 @@ impl Supervisor {
         let next = match task.as_ref().map(|task| task.wanted()) {
             Ok(Some(fd)) => Ok(Next::Fetch(fd)),
             _ => {
-                let _ = task.map(|task| task.forget_brought());
+                let _ = task.map(|task| task.forget_fetched());
                 self.without_notification(&stopped, regs, answer)
             }
         };

@@ -11,8 +11,8 @@ use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Event};
 use goanna_vfs::Errno;
 
-use super::lineage::Parent;
 use super::mailbox::Message;
+use super::process_tree::Parent;
 use super::{Supervisor, end_of, panics};
 use crate::Monitor;
 use crate::intercept::in_flight::LIMIT;
@@ -32,7 +32,7 @@ struct Unreaped {
 pub struct Dying {
     threads: Vec<Unreaped>,
     interval: Duration,
-    is_look_due: bool,
+    is_check_due: bool,
 }
 
 impl Default for Dying {
@@ -40,15 +40,15 @@ impl Default for Dying {
         Self {
             threads: Vec::new(),
             interval: INTERVALS.0,
-            is_look_due: true,
+            is_check_due: true,
         }
     }
 }
 
 impl Dying {
     /// Makes the supervisor look for the ends of other threads next.
-    pub fn look(&mut self) {
-        self.is_look_due = true;
+    pub fn check_due(&mut self) {
+        self.is_check_due = true;
     }
 
     fn has(&self, tid: i32) -> bool {
@@ -103,9 +103,9 @@ impl Supervisor {
             return self.wait_leaving(ptrace::ANY);
         };
         let first = first.tid;
-        if std::mem::take(&mut self.dying.is_look_due) {
+        if std::mem::take(&mut self.dying.is_check_due) {
             if let Some(tid) = self.find_end()? {
-                self.dying.is_look_due = true;
+                self.dying.is_check_due = true;
                 return ptrace::reap(tid);
             }
             if self.look_later().is_err() {
@@ -137,12 +137,12 @@ impl Supervisor {
         Ok(None)
     }
 
-    /// Sends the supervisor [`Message::Look`] after the interval.
+    /// Sends the supervisor [`Message::CheckDying`] after the interval.
     fn look_later(&mut self) -> Result<(), Errno> {
         let monitor = Arc::downgrade(&self.monitor);
         let wake = Box::new(move || {
             if let Some(monitor) = monitor.upgrade() {
-                monitor.mailbox.post(Message::Look);
+                monitor.mailbox.post(Message::CheckDying);
             }
         });
         let interval = self.dying.interval;
@@ -154,7 +154,7 @@ impl Supervisor {
     /// Handles the end of thread `tid`. Returns whether it may be reaped now; if not, it is dying.
     fn may_leave(&mut self, tid: i32, how: ptrace::Status) -> bool {
         let monitor = Arc::clone(&self.monitor);
-        self.lineage.ended(tid);
+        self.process_tree.ended(tid);
         // This comes before the check: a call that still finds its task is in flight by now.
         panics::catch_at_exit(&monitor, tid, || {
             monitor.tasks.remove(tid);
@@ -188,7 +188,7 @@ impl Supervisor {
 
     /// The traced process that gets SIGCHLD for the end of thread `tid`. `None`: no process, or one that is not traced.
     fn notified_parent(&self, tid: i32) -> Option<i32> {
-        let parent = match self.lineage.parent(tid) {
+        let parent = match self.process_tree.parent(tid) {
             Parent::Process(parent) => Some(parent),
             Parent::None => None,
             Parent::Unknown => {

@@ -69,7 +69,7 @@ pub enum Message {
     /// To let the thread exit, whose core files are where they belong.
     CoreMoved(i32),
     /// To look for threads that have ended, while others cannot be reaped yet.
-    Look,
+    CheckDying,
 }
 
 /// The messages that wait for the supervisor.

@@ -10,12 +10,12 @@
 mod calls;
 mod dying;
 pub mod inject;
-mod lineage;
 pub mod mailbox;
 mod observed;
 mod panics;
 mod parking;
 pub mod pause;
+mod process_tree;
 pub mod program;
 pub mod restart;
 pub mod rewrite;
@@ -43,9 +43,9 @@ use crate::ptracer::mailbox::Message;
 use crate::ptracer::rewrite::{Registers, Rewriter, clone_flags};
 use crate::{Monitor, Status};
 use dying::Dying;
-use lineage::Lineage;
 use observed::Observed;
 use parking::Parking;
+use process_tree::ProcessTree;
 use undisturbed::Waits;
 
 /// Follows the tracees of one run.
@@ -65,7 +65,7 @@ pub struct Supervisor {
     last_late: u64,
     /// Tracees that are followed.
     known: HashSet<i32>,
-    lineage: Lineage,
+    process_tree: ProcessTree,
     /// New threads that stopped before the stop of the thread that started them, which shows what they inherit.
     early: HashMap<i32, Stopped>,
     /// Threads that have the filter of participants.
@@ -110,7 +110,7 @@ impl Supervisor {
             late: HashMap::new(),
             last_late: 0,
             known: HashSet::new(),
-            lineage: Lineage::default(),
+            process_tree: ProcessTree::default(),
             early: HashMap::new(),
             filtered: HashSet::new(),
             first_filters: 1,
@@ -127,7 +127,7 @@ impl Supervisor {
     /// Seizes `pid`, which waits at its gate.
     pub fn seize(&mut self, pid: i32) -> Result<(), Errno> {
         self.know(pid);
-        self.lineage.command(pid);
+        self.process_tree.command(pid);
         self.monitor.in_process.add(pid);
         ptrace::seize(pid, Options::MONITOR)?;
         self.observe_gate(pid);
@@ -195,7 +195,7 @@ impl Supervisor {
             }
             Message::ReportResult(tid, path) => drop(self.watch(tid, path)),
             Message::CoreMoved(tid) => self.core_moved(tid),
-            Message::Look => self.dying.look(),
+            Message::CheckDying => self.dying.check_due(),
         }
     }
 
@@ -254,7 +254,7 @@ impl Supervisor {
         } else {
             self.monitor.tasks.remove(tid);
             self.monitor.tasks.remove(former);
-            self.lineage.forget(former);
+            self.process_tree.forget(former);
             self.known.remove(&former);
             self.monitor.alive.remove(former);
             self.joining.remove(&tid);
@@ -336,7 +336,7 @@ impl Supervisor {
         self.monitor.outside.left(tid);
         self.rewriter.forget(tid);
         self.monitor.tasks.remove(tid);
-        self.lineage.forget(tid);
+        self.process_tree.forget(tid);
         self.known.remove(&tid);
         self.early.remove(&tid);
         self.filtered.remove(&tid);
@@ -374,7 +374,7 @@ impl Supervisor {
         self.monitor.in_process.forked(tid, child, flags.ok());
         if let Ok(flags) = flags {
             self.rewriter.inherit(tid, child, flags);
-            self.lineage.born(tid, child, flags);
+            self.process_tree.child_started(tid, child, flags);
             let has = |flag: i32| flags & flag as u64 != 0;
             if has(libc::CLONE_FS) && !has(libc::CLONE_THREAD) {
                 let _ = self.monitor.tasks.share_fs(tid, child);

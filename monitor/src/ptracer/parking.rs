@@ -276,7 +276,8 @@ impl Supervisor {
             Ok(Answer::Interrupted) => Err(ERESTARTSYS),
             _ => Err(ERESTARTNOINTR),
         };
-        if !is_final(&outcome) && !matches!(outcome, Ok(Answer::Again) | Err(FsError::Blocked(_))) {
+        if !is_final(&outcome) && !matches!(outcome, Ok(Answer::Restart) | Err(FsError::Blocked(_)))
+        {
             // The restarted call will get this answer.
             self.monitor.waiting.put_back(&waiting, outcome);
         }
@@ -316,16 +317,16 @@ impl Supervisor {
         let needs_descriptor = task.as_ref().is_ok_and(|task| task.wanted().is_some());
         let outcome = match self.monitor.waiting.take(waiting) {
             // The call is restarted, and requests that descriptor.
-            Some(_) if needs_descriptor => Ok(Answer::Again),
+            Some(_) if needs_descriptor => Ok(Answer::Restart),
             Some(outcome) => self.monitor.report_shortage(outcome),
-            None => Ok(Answer::Again),
+            None => Ok(Answer::Restart),
         };
         if is_final(&outcome) {
             self.monitor
                 .observers
                 .handled(saved.orig_rax as u32, &outcome);
             if let Ok(task) = task {
-                task.forget_brought();
+                task.forget_fetched();
             }
         }
         outcome

@@ -30,7 +30,7 @@ use crate::shadow::Identity;
 const LIMIT: Duration = Duration::from_secs(2);
 
 /// The interval at which threads that have not stopped yet are checked.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Commits that have stopped threads of a run.
 #[derive(Debug, Default)]
@@ -154,7 +154,7 @@ impl Monitor {
                 return sent;
             }
             if !all_stand {
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
         }
     }

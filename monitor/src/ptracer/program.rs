@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::call::{Call, Resolved};
 use crate::errno::errno;
-use crate::shadow::run_directory::{RunDir, make_passage};
+use crate::shadow::run_directory::{RunDir, make_search_only_dir};
 use crate::shadow::{Identity, copy_permissions};
 
 /// Linux reads this many bytes of a program to recognise its format (`BINPRM_BUF_SIZE`).
@@ -71,7 +71,7 @@ impl Programs {
             self.remember(&path, place)?;
             return Ok(path);
         }
-        rundir.admit(caller.uid).map_err(errno)?;
+        rundir.allow_traversal(caller.uid).map_err(errno)?;
         let attr = place.mount.fs.getattr(caller, &place.node)?;
         let version = (attr.mtime, attr.ctime, attr.size);
         let mut copies = self.copies.lock();
@@ -82,7 +82,7 @@ impl Programs {
             return Ok(copy.path.clone());
         }
         let dir = rundir.unguessable("x").map_err(errno)?;
-        make_passage(&dir).map_err(errno)?;
+        make_search_only_dir(&dir).map_err(errno)?;
         let path = dir.join(name);
         copy_out(caller, place, &path)?;
         copy_permissions(caller, place, &path)?;

@@ -163,7 +163,7 @@ impl Run {
         monitor.delegate_lock.close();
         monitor.participants.note_refused();
         monitor.participants.end_named();
-        monitor.in_process.drop_contents();
+        monitor.in_process.forget_shared_files();
         monitor.shadows.sweep(Vec::new);
         Ok(Outcome {
             status,

@@ -398,7 +398,7 @@ impl Shadows {
 
     /// The backing directory, as [`Shadows::directory`], for a thread of `caller` that will use its path.
     pub fn directory_for(&self, caller: &Caller, place: &Place) -> Result<Arc<Path>> {
-        self.rundir.admit(caller.uid).map_err(errno)?;
+        self.rundir.allow_traversal(caller.uid).map_err(errno)?;
         self.directory(place)
     }
 
@@ -439,7 +439,7 @@ impl Shadows {
             }
             Ok(path)
         })?;
-        self.rundir.admit(caller.uid).map_err(errno)?;
+        self.rundir.allow_traversal(caller.uid).map_err(errno)?;
         copy_permissions(caller, place, &path)?;
         Ok(path)
     }
@@ -451,7 +451,7 @@ impl Shadows {
             symlink(path, &link).map_err(errno)?;
             Ok(link)
         };
-        self.rundir.admit(caller.uid).map_err(errno)?;
+        self.rundir.allow_traversal(caller.uid).map_err(errno)?;
         let short = self.backing_object(place, link)?;
         if fs::read_link(&short).map_err(errno)? == path {
             return Ok(short);

@@ -81,7 +81,7 @@ impl RunDir {
         })?;
         fs::rename(&new, &path)?;
         for name in ["d", "s", "x"] {
-            make_passage(&path.join(name))?;
+            make_search_only_dir(&path.join(name))?;
         }
         Ok(Self {
             path,
@@ -103,7 +103,7 @@ impl RunDir {
     }
 
     /// Lets `uid` pass through the directory, because a thread with this file-system user id is about to use a path in it.
-    pub fn admit(&self, uid: u32) -> io::Result<()> {
+    pub fn allow_traversal(&self, uid: u32) -> io::Result<()> {
         if uid == cred::own_ids().uid || self.open.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -126,7 +126,7 @@ impl Drop for RunDir {
 }
 
 /// Makes a directory that other users may pass through, if they know a name in it, and may not list.
-pub fn make_passage(path: &Path) -> io::Result<()> {
+pub fn make_search_only_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o711).create(path)?;
     // The umask may have removed some bits.
     fs::set_permissions(path, Permissions::from_mode(0o711))
@@ -277,9 +277,9 @@ mod tests {
         let dir = RunDir::create_in(base.path()).unwrap();
         let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(), 0o700);
-        dir.admit(cred::own_ids().uid).unwrap();
+        dir.allow_traversal(cred::own_ids().uid).unwrap();
         assert_eq!(mode(), 0o700);
-        dir.admit(cred::own_ids().uid + 1).unwrap();
+        dir.allow_traversal(cred::own_ids().uid + 1).unwrap();
         assert_eq!(mode(), 0o711);
     }
 }

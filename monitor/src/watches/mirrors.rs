@@ -224,7 +224,7 @@ impl Mirrors {
         }
     }
 
-    fn unnote(&mut self, id: MirrorId, name: &[u8]) -> Option<Entry> {
+    fn remove_entry(&mut self, id: MirrorId, name: &[u8]) -> Option<Entry> {
         let entry = self.all.get_mut(&id)?.names.remove(name)?;
         if let Some(names) = self.by_node.get_mut(&entry.node) {
             names.retain(|(mirror, other)| *mirror != id || other != name);
@@ -249,7 +249,7 @@ impl Mirrors {
     /// `IN_DELETE`
     pub fn delete(&mut self, id: MirrorId, name: &[u8]) {
         if let Some(path) = self.path_of(id, name)
-            && let Some(entry) = self.unnote(id, name)
+            && let Some(entry) = self.remove_entry(id, name)
         {
             remove_object(&path, entry.is_dir);
         }
@@ -262,8 +262,8 @@ impl Mirrors {
         to: Option<(MirrorId, &[u8])>,
         entry: Entry,
     ) {
-        let known =
-            from.and_then(|(id, name)| Some((self.path_of(id, name)?, self.unnote(id, name)?)));
+        let known = from
+            .and_then(|(id, name)| Some((self.path_of(id, name)?, self.remove_entry(id, name)?)));
         let (_, spare) = self.fresh();
         let source = match known {
             Some((path, _)) => path,
@@ -271,7 +271,7 @@ impl Mirrors {
             None => return,
         };
         let target = to.and_then(|(id, name)| {
-            self.unnote(id, name);
+            self.remove_entry(id, name);
             self.path_of(id, name)
         });
         if fs::rename(&source, target.as_deref().unwrap_or(&spare)).is_ok()
@@ -294,7 +294,7 @@ impl Mirrors {
         let mut side = |at: Option<(MirrorId, &[u8])>, entry: Entry| match at {
             Some((id, name)) => {
                 let path = self.path_of(id, name);
-                self.unnote(id, name).and(path)
+                self.remove_entry(id, name).and(path)
             }
             None => make_object(&spare, entry.is_dir)
                 .ok()

@@ -26,11 +26,11 @@ use super::mirrors::{MirrorId, Touch};
 const HELD_MAX: usize = 2048;
 
 /// Time between two looks at a file whose close is in doubt: one millisecond.
-const DOUBT: Timespec = Timespec {
+const CLOSE_POLL_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 1_000_000,
 };
-const NEVER: Timespec = Timespec {
+const TIMER_OFF: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
 };
@@ -233,12 +233,12 @@ impl Openings {
     fn set_timer(&self) {
         let is_in_doubt = |opening: &Opening| opening.in_doubt != [false; 2];
         let it_value = if self.by_watch.values().any(is_in_doubt) {
-            DOUBT
+            CLOSE_POLL_INTERVAL
         } else {
-            NEVER
+            TIMER_OFF
         };
         let once = Itimerspec {
-            it_interval: NEVER,
+            it_interval: TIMER_OFF,
             it_value,
         };
         // Without the timer, the close is reported by the next sweep.

@@ -393,7 +393,7 @@ impl Performer {
             Target::Place(place) => match self.examine(place) {
                 Ok(handle) => (handle, true),
                 Err(why) => {
-                    let handle = self.places.stand_in(why)?;
+                    let handle = self.places.placeholder(why)?;
                     let path = format!("/proc/self/fd/{handle}/missing");
                     return act(&c_string(path.as_bytes())?);
                 }

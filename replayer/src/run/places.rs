@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use goanna_sys::Errno;
 use goanna_sys::replay::{self as sys, PLAIN, WITHIN};
 
-use crate::source::{STAND_IN, STAND_IN_FILE, note};
+use crate::source::{PLACEHOLDER, PLACEHOLDER_FILE, note};
 
 /// The handles of a lane. Lanes share no handles, so that no lane closes one while another lane uses it.
 #[derive(Debug)]
@@ -83,7 +83,7 @@ impl Places {
         self.announce();
         let handle = match sys::open(self.root, &path, flags, 0, WITHIN) {
             Ok(handle) => handle as i32,
-            Err(why) => return self.stand_in(why),
+            Err(why) => return self.placeholder(why),
         };
         self.handles.insert(number, (handle, self.uses));
         Ok(handle)
@@ -91,7 +91,7 @@ impl Places {
 
     /// A directory in which a call fails with `why`: it replaces a directory that could not be opened. Without a tracer the call is not
     /// needed, and the error is the result.
-    pub fn stand_in(&mut self, why: Errno) -> Result<i32, Errno> {
+    pub fn placeholder(&mut self, why: Errno) -> Result<i32, Errno> {
         if !self.is_watched {
             return Err(why);
         }
@@ -100,7 +100,7 @@ impl Places {
             Errno::ENOTDIR => self.file()?,
             why => return Err(why),
         };
-        self.note(0, note::STAND_IN);
+        self.note(0, note::PLACEHOLDER);
         Ok(handle)
     }
 
@@ -109,7 +109,7 @@ impl Places {
         if let Some(handle) = self.empty {
             return Ok(handle);
         }
-        let name = CString::new(STAND_IN).map_err(|_| Errno::EINVAL)?;
+        let name = CString::new(PLACEHOLDER).map_err(|_| Errno::EINVAL)?;
         self.announce();
         let made = sys::mkdir(self.root, &name, 0o700);
         self.announce();
@@ -127,7 +127,7 @@ impl Places {
         let file = match self.file.take() {
             Some(file) => file,
             None => {
-                let name = CString::new(STAND_IN_FILE).map_err(|_| Errno::EINVAL)?;
+                let name = CString::new(PLACEHOLDER_FILE).map_err(|_| Errno::EINVAL)?;
                 goanna_sys::memfile::create(&name)?
             }
         };

@@ -19,7 +19,7 @@ use goanna_tracer::read::{Finding, Item, Keys, Reader};
 
 use crate::Error;
 use calls::Look;
-pub use calls::{STAND_IN, STAND_IN_FILE};
+pub use calls::{PLACEHOLDER, PLACEHOLDER_FILE};
 use fields::Fields;
 use process::{Entry, Process, Slots, absolute, below};
 pub use step::{Info, Name, Payload, Seen, Step, Subject};
@@ -32,7 +32,7 @@ pub mod note {
     /// The thread's next call is the replayer's own.
     pub const OWN: u64 = 0x7265_706c_617a;
     /// The thread's next call is made in a replacement for the directory that the thread's last own call did not find.
-    pub const STAND_IN: u64 = 0x7265_706c_617b;
+    pub const PLACEHOLDER: u64 = 0x7265_706c_617b;
     /// The thread's next call is an open whose `O_NONBLOCK` is the replayer's own.
     pub const AT_ONCE: u64 = 0x7265_706c_617c;
 }
@@ -70,7 +70,7 @@ pub struct Source {
     not_found: HashMap<i32, Vec<u8>>,
     /// The descriptors that threads' own calls have opened last, and the paths that these calls gave.
     examined: HashMap<i32, (i32, Vec<u8>)>,
-    stand_in: HashSet<i32>,
+    placeholder: HashSet<i32>,
     /// Threads whose next call has an `O_NONBLOCK` of the replayer.
     at_once: HashSet<i32>,
     slots: Slots,
@@ -91,7 +91,7 @@ impl Source {
             own: HashSet::new(),
             not_found: HashMap::new(),
             examined: HashMap::new(),
-            stand_in: HashSet::new(),
+            placeholder: HashSet::new(),
             at_once: HashSet::new(),
             slots: Slots::default(),
             mappings: Slots::default(),
@@ -399,8 +399,8 @@ impl Source {
             return Ok(());
         };
         let own = self.own.contains(&tid);
-        let stand_in = self.stand_in.contains(&tid);
-        let not_found = self.not_found.get(&tid).filter(|_| stand_in).cloned();
+        let placeholder = self.placeholder.contains(&tid);
+        let not_found = self.not_found.get(&tid).filter(|_| placeholder).cloned();
         let mut look = Look {
             name,
             fields,
@@ -412,7 +412,7 @@ impl Source {
             steps: Vec::new(),
             note: None,
             waited: None,
-            stand_in: not_found,
+            placeholder: not_found,
             examined: self.examined.get(&tid).cloned(),
         };
         let done = look.call();
@@ -438,7 +438,7 @@ impl Source {
             return Ok(());
         }
         self.own.remove(&tid);
-        self.stand_in.remove(&tid);
+        self.placeholder.remove(&tid);
         if let Some(child) = waited {
             visitor.see(Seen::Waited { tid, child })?;
         }
@@ -453,7 +453,7 @@ impl Source {
     fn note(&mut self, tid: i32, kind: u64, thread: i32) {
         let threads = match kind {
             note::OWN => &mut self.own,
-            note::STAND_IN => &mut self.stand_in,
+            note::PLACEHOLDER => &mut self.placeholder,
             note::AT_ONCE => &mut self.at_once,
             _ => {
                 self.aliases.insert(tid, thread);

@@ -149,7 +149,7 @@ mod tests {
         let acid = fs.with_durability(Durability::Acid);
         assert_eq!(write(&acid, &caller(), &sound), Ok(()));
         assert_eq!(write(&acid, &caller(), &broken), Err(Errno::EISDIR.into()));
-        assert_eq!(fs.harden(None), Ok(()), "no transaction changed it");
+        assert_eq!(fs.make_durable(None), Ok(()), "no transaction changed it");
         exchange_object(&broken.0, object);
         assert_eq!(fs.sync(Some(&broken.0)), Ok(()));
         assert_eq!(fs.sync(None), Ok(()));
@@ -190,9 +190,9 @@ mod tests {
         let copy = Arc::clone(&txn.level.lock().inodes[&file.0.ino()]);
         let object = exchange_of(&copy, unreadable);
         assert_eq!(fs.commit(id), Ok(true));
-        assert_eq!(fs.harden(None), Err(Errno::EISDIR));
+        assert_eq!(fs.make_durable(None), Err(Errno::EISDIR));
         exchange_object(&file.0, object);
-        assert_eq!(fs.harden(None), Ok(()));
+        assert_eq!(fs.make_durable(None), Ok(()));
         assert_eq!(fs.sync(Some(&file.0)), Ok(()));
         let object = exchange_object(&file.0, self::unreadable(dir.path()));
         write(&fs, &caller(), &file).unwrap();

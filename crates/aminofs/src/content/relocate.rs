@@ -8,14 +8,14 @@ use crate::view::View;
 
 impl View<'_> {
     pub(crate) fn is_open_for_writing(&self, node: &Node) -> Result<bool> {
-        let inode = self.anchor(&self.inode(node)?);
+        let inode = self.inode_with_object(&self.inode(node)?);
         let state = inode.state.lock();
         let cache = state.cache.as_ref();
         Ok(cache.is_some_and(|cache| cache.is_open_for_writing()))
     }
 
     pub(crate) fn is_outgrown(&self, node: &Node) -> Result<bool> {
-        let inode = self.anchor(&self.inode(node)?);
+        let inode = self.inode_with_object(&self.inode(node)?);
         let state = inode.state.lock();
         let in_memory = state
             .cache
@@ -32,7 +32,7 @@ impl View<'_> {
         flags: i32,
         if_unused: bool,
     ) -> Result<Option<Opened>> {
-        let inode = self.anchor(&self.inode(node)?);
+        let inode = self.inode_with_object(&self.inode(node)?);
         // A commit that is publishing may have the object in hand.
         let _names = self.names.read();
         let mut state = inode.state.lock();

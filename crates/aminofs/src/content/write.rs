@@ -145,7 +145,7 @@ impl View<'_> {
     fn open_anchor(&self, inode: &Arc<Inode>, flags: i32) -> Result<Opened> {
         // A commit that is publishing has already looked which programs have the file open.
         let _names = self.names.read();
-        let anchor = self.anchor_to_open(inode);
+        let anchor = self.inode_for_open(inode);
         let mut state = anchor.state.lock();
         state.check_there()?;
         self.ensure_cache(&anchor, &mut state)?;
@@ -167,7 +167,7 @@ impl View<'_> {
         }
         let written = self.change(|guard| {
             let inode = self.for_change(&inode)?;
-            let shown = Arc::ptr_eq(&inode, &self.anchor(&inode));
+            let shown = Arc::ptr_eq(&inode, &self.inode_with_object(&inode));
             let mut state = inode.state.lock();
             self.drop_capabilities(guard, inode.ino, &mut state)?;
             self.write_locked(caller, (&inode, shown), &mut state, file, position, data)
@@ -214,7 +214,7 @@ impl View<'_> {
             self.ensure_cache(inode, state)?;
         }
         let cache = state.cache.as_ref().ok_or(Errno::EIO)?;
-        if shown && !cache.is_shown_by(file.ofd)? {
+        if shown && !cache.is_written_through(file.ofd)? {
             return Err(Errno::EIO.into());
         }
         let changed = cache.pages().changed();

@@ -36,12 +36,12 @@ fn meta_key(ino: u64, file: &File) -> Vec<u8> {
 
 /// UNIQID: one identifier, one file. Two copies of metadata would be two files of one identifier.
 pub fn uniq_id(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::UniqId;
+    const CONSTRAINT: Constraint = Constraint::UniqId;
     for (&ino, file) in &survey.files {
         let at = meta_key(ino, file);
         if file.metas > 1 {
             let what = format!("there are {} copies of its metadata", file.metas);
-            find(out, survey, IT, at.clone(), ino, what);
+            find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         if file
             .names
@@ -49,21 +49,21 @@ pub fn uniq_id(survey: &Survey, out: &mut Vec<Finding>) {
             .any(|(_, kind, _)| file.metas > 0 && Some(*kind) != file.kind())
         {
             let what = "a name says another file type than its metadata".to_owned();
-            find(out, survey, IT, at.clone(), ino, what);
+            find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         if ino >= survey.next_ino {
             let what = format!(
                 "the number could be given out again: the next is {}",
                 survey.next_ino
             );
-            find(out, survey, IT, at, ino, what);
+            find(out, survey, CONSTRAINT, at, ino, what);
         }
     }
 }
 
 /// REFCOUNT: the number of names equals the link count. A directory has one name; see [`directory_counts`].
 pub fn ref_count(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::RefCount;
+    const CONSTRAINT: Constraint = Constraint::RefCount;
     for (&ino, file) in &survey.files {
         if file.metas == 0 {
             continue;
@@ -76,52 +76,66 @@ pub fn ref_count(survey: &Survey, out: &mut Vec<Finding>) {
         };
         if names != expected || (file.orphan && file.nlink != 0) {
             let what = format!("it has {names} names and the link count {}", file.nlink);
-            find(out, survey, IT, meta_key(ino, file), ino, what);
+            find(out, survey, CONSTRAINT, meta_key(ino, file), ino, what);
         }
     }
 }
 
 /// NOORPHANEDFILES: metadata that belongs to no name is in the orphan key space, and names have metadata.
 pub fn no_orphaned_files(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::NoOrphanedFiles;
+    const CONSTRAINT: Constraint = Constraint::NoOrphanedFiles;
     for (&ino, file) in &survey.files {
         let at = meta_key(ino, file);
         if file.data && file.names.is_empty() && !file.orphan {
             let what = "no name refers to it, and it is no orphan".to_owned();
-            find(out, survey, IT, at.clone(), ino, what);
+            find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         if file.metas == 0 {
             let what = match file.names.is_empty() {
                 true => "the link index mentions a file that does not exist".to_owned(),
                 false => "a name refers to a file without metadata".to_owned(),
             };
-            find(out, survey, IT, at, ino, what);
+            find(out, survey, CONSTRAINT, at, ino, what);
         }
     }
 }
 
 /// NOORPHANEDBLOCKS: pages and attributes belong to files.
 pub fn no_orphaned_blocks(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::NoOrphanedBlocks;
+    const CONSTRAINT: Constraint = Constraint::NoOrphanedBlocks;
     for (&ino, pages) in &survey.pages {
         let owner = survey.files.get(&ino).filter(|file| file.metas > 0);
         if owner.is_none() {
             let what = format!("{} pages belong to no file", pages.count);
-            find(out, survey, IT, key::page_key(ino, pages.last), ino, what);
+            find(
+                out,
+                survey,
+                CONSTRAINT,
+                key::page_key(ino, pages.last),
+                ino,
+                what,
+            );
         }
     }
     for (&ino, name) in &survey.xattrs {
         let owner = survey.files.get(&ino).filter(|file| file.metas > 0);
         if owner.is_none() {
             let what = "an extended attribute belongs to no file".to_owned();
-            find(out, survey, IT, key::xattr_key(ino, name), ino, what);
+            find(
+                out,
+                survey,
+                CONSTRAINT,
+                key::xattr_key(ino, name),
+                ino,
+                what,
+            );
         }
     }
 }
 
 /// HARDLINKUSESDLMD: several names, and only then, share a data record; all of them are in the link index.
 pub fn hard_link_uses_dlmd(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::HardLinkUsesDlmd;
+    const CONSTRAINT: Constraint = Constraint::HardLinkUsesDlmd;
     for (&ino, file) in &survey.files {
         let at = meta_key(ino, file);
         if file.data != (file.names.len() > 1) {
@@ -130,7 +144,7 @@ pub fn hard_link_uses_dlmd(survey: &Survey, out: &mut Vec<Finding>) {
                 file.names.len(),
                 if file.data { "a" } else { "no" }
             );
-            find(out, survey, IT, at.clone(), ino, what);
+            find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         let listed = |(name, _, _): &(_, _, bool)| file.links.contains(name);
         let complete = if file.data {
@@ -144,14 +158,14 @@ pub fn hard_link_uses_dlmd(survey: &Survey, out: &mut Vec<Finding>) {
                 file.names.len(),
                 file.links.len()
             );
-            find(out, survey, IT, at, ino, what);
+            find(out, survey, CONSTRAINT, at, ino, what);
         }
     }
 }
 
 /// PAGESMATCHSIZE: no page at or beyond the size.
 pub fn pages_match_size(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::PagesMatchSize;
+    const CONSTRAINT: Constraint = Constraint::PagesMatchSize;
     for (&ino, pages) in &survey.pages {
         let Some(file) = survey.files.get(&ino) else {
             continue;
@@ -162,11 +176,11 @@ pub fn pages_match_size(survey: &Survey, out: &mut Vec<Finding>) {
                 "page {} lies beyond the size of {} bytes",
                 pages.last, file.size
             );
-            find(out, survey, IT, at.clone(), ino, what);
+            find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         if file.inline_len.is_some() || (file.metas > 0 && file.kind() != Some(FileKind::Regular)) {
             let what = "it has pages beside inline content, or is no regular file".to_owned();
-            find(out, survey, IT, at, ino, what);
+            find(out, survey, CONSTRAINT, at, ino, what);
         }
     }
     for (&ino, file) in &survey.files {
@@ -176,7 +190,7 @@ pub fn pages_match_size(survey: &Survey, out: &mut Vec<Finding>) {
         let too_long = kind == FileKind::Regular && len > INLINE_MAX;
         if len as u64 != file.size || too_long {
             let what = format!("{len} bytes are inline, the size is {}", file.size);
-            find(out, survey, IT, meta_key(ino, file), ino, what);
+            find(out, survey, CONSTRAINT, meta_key(ino, file), ino, what);
         }
     }
 }
@@ -198,7 +212,7 @@ pub fn last_page_matches_size(survey: &Survey, out: &mut Vec<Finding>) {
 
 /// A directory's counts.
 pub fn directory_counts(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::DirectoryCounts;
+    const CONSTRAINT: Constraint = Constraint::DirectoryCounts;
     for (&ino, file) in survey.files.iter().filter(|(_, file)| file.is_dir()) {
         let (entries, subdirs) = survey.counts.get(&ino).copied().unwrap_or_default();
         if !file.orphan && file.nlink != subdirs.saturating_add(2) {
@@ -206,18 +220,18 @@ pub fn directory_counts(survey: &Survey, out: &mut Vec<Finding>) {
                 "it has {subdirs} subdirectories and the link count {}",
                 file.nlink
             );
-            find(out, survey, IT, meta_key(ino, file), ino, what);
+            find(out, survey, CONSTRAINT, meta_key(ino, file), ino, what);
         }
         if file.size != entries {
             let what = format!("it has {entries} entries and the size {}", file.size);
-            find(out, survey, IT, meta_key(ino, file), ino, what);
+            find(out, survey, CONSTRAINT, meta_key(ino, file), ino, what);
         }
     }
 }
 
 /// Every name lies in a directory, and every directory below the root.
 pub fn reachable(survey: &Survey, out: &mut Vec<Finding>) {
-    const IT: Constraint = Constraint::Reachable;
+    const CONSTRAINT: Constraint = Constraint::Reachable;
     let root = survey.files.get(&ROOT_INO);
     if !root.is_some_and(|root| {
         root.names
@@ -225,7 +239,7 @@ pub fn reachable(survey: &Survey, out: &mut Vec<Finding>) {
             .any(|((parent, _), _, _)| *parent == ROOT_PARENT)
     }) {
         let what = "there is no root directory".to_owned();
-        find(out, survey, IT, key::root_key(), ROOT_INO, what);
+        find(out, survey, CONSTRAINT, key::root_key(), ROOT_INO, what);
     }
     let mut known: HashSet<u64> = HashSet::from([ROOT_INO]);
     for (&ino, file) in &survey.files {
@@ -235,7 +249,14 @@ pub fn reachable(survey: &Survey, out: &mut Vec<Finding>) {
             }
             if !leads_to_root(survey, *parent, &mut known) {
                 let what = format!("a name lies in {parent}, which is no directory below the root");
-                find(out, survey, IT, key::path_key(*parent, name), ino, what);
+                find(
+                    out,
+                    survey,
+                    CONSTRAINT,
+                    key::path_key(*parent, name),
+                    ino,
+                    what,
+                );
             }
         }
     }

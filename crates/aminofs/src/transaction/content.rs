@@ -214,7 +214,7 @@ impl Volume {
                     // open keep the old object, whose changes are lost; later opens get the committed content.
                     self.replace(from, into);
                     if let Some(cache) = &mut into.cache {
-                        cache.leave_descriptors_behind();
+                        cache.mark_descriptors_stale();
                     }
                 }
             }

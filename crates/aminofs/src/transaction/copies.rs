@@ -30,7 +30,7 @@ impl View<'_> {
     }
 
     /// The inode whose content object programs get descriptors of.
-    pub(crate) fn anchor(&self, inode: &Arc<Inode>) -> Arc<Inode> {
+    pub(crate) fn inode_with_object(&self, inode: &Arc<Inode>) -> Arc<Inode> {
         let mut at = inode;
         while let Some(under) = &at.under {
             if under.state.lock().uncommitted {
@@ -43,9 +43,9 @@ impl View<'_> {
         self.run().and_then(own).unwrap_or_else(|| Arc::clone(at))
     }
 
-    /// The inode of [`View::anchor`], for an open: a run transaction has a copy from then on.
-    pub(crate) fn anchor_to_open(&self, inode: &Arc<Inode>) -> Arc<Inode> {
-        let anchor = self.anchor(inode);
+    /// The inode of [`View::inode_with_object`], for an open: a run transaction has a copy from then on.
+    pub(crate) fn inode_for_open(&self, inode: &Arc<Inode>) -> Arc<Inode> {
+        let anchor = self.inode_with_object(inode);
         let Some(run) = self.run().filter(|_| anchor.under.is_none()) else {
             return anchor;
         };
@@ -89,7 +89,7 @@ impl View<'_> {
     /// Whether the transaction has a content of the file, which it sees as `inode`, that differs from the one that
     /// descriptors show.
     fn differs_from_descriptors(&self, inode: &Arc<Inode>) -> bool {
-        let anchor = self.anchor(inode);
+        let anchor = self.inode_with_object(inode);
         let own = |copy: &Arc<Inode>| {
             let state = copy.state.lock();
             state.copy.as_ref().is_some_and(|copy| copy.content)
@@ -114,7 +114,7 @@ impl View<'_> {
     /// In a transaction, content can be mapped only if it is the transaction's own and its descriptors show it.
     fn map_inside(&self, node: &Node) -> Result<()> {
         let mut inode = self.inode(node)?;
-        if Arc::ptr_eq(&inode, &self.anchor(&inode)) && self.is_own(&inode) {
+        if Arc::ptr_eq(&inode, &self.inode_with_object(&inode)) && self.is_own(&inode) {
             inode = self.for_change(&inode)?;
         } else {
             return Err(Errno::ENODEV.into());

@@ -261,7 +261,7 @@ impl goanna_vfs::Transactions for AminoFs {
         result.map(|()| txn.parent.is_none() && !is_empty)
     }
 
-    fn harden(&self, durable: Option<bool>) -> Result<(), Errno> {
+    fn make_durable(&self, durable: Option<bool>) -> Result<(), Errno> {
         if durable.unwrap_or(self.durability != crate::Durability::Aci) {
             self.flush()?;
             self.failures.check_committed()?;
@@ -314,7 +314,7 @@ impl goanna_vfs::Transactions for AminoFs {
         })
     }
 
-    fn take_refused(&self, id: TxnId) -> Option<u64> {
+    fn take_bytes_refused(&self, id: TxnId) -> Option<u64> {
         let txn = self.transactions.find(id)?;
         let is_new = txn.refused.load(SeqCst) && !txn.reported.swap(true, SeqCst);
         is_new.then_some(self.options.transaction_bytes)

@@ -37,7 +37,7 @@ impl<'a> User<'a> {
         let result = self.fs.commit(self.caller.txn.unwrap());
         self.caller.txn = outer;
         if result? {
-            self.fs.harden(None)?;
+            self.fs.make_durable(None)?;
         }
         Ok(())
     }

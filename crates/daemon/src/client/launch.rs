@@ -119,7 +119,7 @@ fn find(
                 owner.wait_for_end();
                 return Err(Error::Reported(report));
             }
-            Ok(Answer::Again) if begun.elapsed() < OWNER_WAIT_MAX => sleep(STEP),
+            Ok(Answer::Retry) if begun.elapsed() < OWNER_WAIT_MAX => sleep(STEP),
             Ok(_) => return Err(Error::OwnerEnded(owner.pid)),
             // The owner was about to end.
             Err(_) if failures < FAILURES_MAX => failures += 1,

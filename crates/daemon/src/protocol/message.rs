@@ -87,7 +87,7 @@ pub struct Started {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
     /// This process cannot open the store, since another owner is just starting or ending: retry.
-    Again,
+    Retry,
     /// The request failed.
     Failed(Report),
     /// The command was found: the launcher must start it.

@@ -57,7 +57,7 @@ pub fn serve(dir: Option<OsString>, program: Program) -> Result<(), Error> {
     let (store, listener) = match open(&dir, &run, &link) {
         Ok(Some(opened)) => opened,
         Ok(None) => {
-            let _ = link.send(&Answer::Again, None);
+            let _ = link.send(&Answer::Retry, None);
             return Ok(());
         }
         Err(error) => {

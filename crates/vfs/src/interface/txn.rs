@@ -90,13 +90,13 @@ pub trait Transactions: Send + Sync {
     fn begin_run(&self) -> Result<TxnId, Errno>;
 
     /// Commits the transaction: its changes become its parent's or, of an outermost one, visible to all, in one step. Returns
-    /// whether there are changes, which [`Transactions::harden`] makes durable. EBUSY, without effect, while a transaction
+    /// whether there are changes, which [`Transactions::make_durable`] makes durable. EBUSY, without effect, while a transaction
     /// inside it is open; any other failure (ENOSPC, EIO) has aborted it.
     fn commit(&self, id: TxnId) -> Result<bool, Errno>;
 
     /// Waits until all committed changes are on the disk, if `durable` is true; `None` stands for the back end's durability level.
     /// After EIO or ENOSPC they may be lost when the machine stops.
-    fn harden(&self, durable: Option<bool>) -> Result<(), Errno>;
+    fn make_durable(&self, durable: Option<bool>) -> Result<(), Errno>;
 
     /// Aborts the transaction and those nested in it. None of their changes remain.
     fn abort(&self, id: TxnId);
@@ -110,7 +110,7 @@ pub trait Transactions: Send + Sync {
 
     /// The maximum size in bytes of an outermost transaction, once after calls in it have failed with ENOSPC because of its size;
     /// `None` otherwise.
-    fn take_refused(&self, id: TxnId) -> Option<u64> {
+    fn take_bytes_refused(&self, id: TxnId) -> Option<u64> {
         let _ = id;
         None
     }

@@ -498,7 +498,7 @@ impl<'a> Walk<'a> {
                     (false, true) => is_directory(path)?,
                     (false, false) => self.unseen.push(path.clone()),
                 }
-                self.cross(parent_of(path))
+                self.enter_mount_at(parent_of(path))
             }
             Pos::Mounted(place) => {
                 ops::may_search(self.caller, place)?;
@@ -513,15 +513,15 @@ impl<'a> Walk<'a> {
                 if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
                     return Err(Errno::EXDEV.into());
                 }
-                self.inside_out(parent_of(&place.mount.target))
+                self.locate_canonical(parent_of(&place.mount.target))
             }
         }
     }
 
     /// The canonical directory `path`, which lies above a mount point: on the host or in an outer mount.
-    fn inside_out(&mut self, path: &[u8]) -> Result<Pos> {
+    fn locate_canonical(&mut self, path: &[u8]) -> Result<Pos> {
         if !self.mounts.nested() {
-            return self.cross(path);
+            return self.enter_mount_at(path);
         }
         let mut at = Pos::root();
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
@@ -531,7 +531,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The host directory `path`, or what is mounted on it.
-    fn cross(&mut self, path: &[u8]) -> Result<Pos> {
+    fn enter_mount_at(&mut self, path: &[u8]) -> Result<Pos> {
         match self.mounts.at(path) {
             Some(mount) => {
                 self.leave_host()?;

@@ -99,8 +99,8 @@ pub fn msync(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 fn sync_range(call: &Call<'_>, place: &Place, range: Range<u64>, durable: bool) -> Result<()> {
-    let members = &call.monitor.participants;
-    if members.is_run() && members.cover(&place.mount) {
+    let participants = &call.monitor.participants;
+    if participants.is_run() && participants.cover(&place.mount) {
         // The mapped object belongs to the run transaction, and reaches the disk with it.
         return Ok(());
     }

@@ -81,7 +81,7 @@ fn first_entries(
     let put = tracee::write(call.task.tid, call.arg(1), &out.bytes);
     if put != Ok(out.bytes.len()) {
         // The program's memory ends before the count: return as many entries as fit.
-        out.cut(put.unwrap_or(0));
+        out.truncate(put.unwrap_or(0));
         lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
         if out.bytes.is_empty() {
             return Err(Errno::EFAULT.into());

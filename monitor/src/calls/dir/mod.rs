@@ -74,7 +74,7 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     let put = tracee::write(call.task.tid, call.arg(1), &out.bytes)?;
     if put < out.bytes.len() {
         // The program's memory ends before the count: return as many entries as fit.
-        out.cut(put);
+        out.truncate(put);
         if out.bytes.is_empty() {
             return Err(Errno::EFAULT.into());
         }

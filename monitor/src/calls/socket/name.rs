@@ -22,7 +22,7 @@ use parking_lot::RwLock;
 
 use super::{PATH_MAX, bind_by, bind_from, may_own_fs_state, with_own_fs_state};
 use crate::errno::errno;
-use crate::shadow::run_directory::{RunDir, make_passage};
+use crate::shadow::run_directory::{RunDir, make_search_only_dir};
 
 /// Maximum number of names that are kept; a program that binds more sockets sees host paths for the older ones.
 const NAMES_MAX: usize = 1 << 16;
@@ -136,14 +136,14 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
         // As deep as the `..` components of the path can lead upwards.
         for _ in parents.iter().filter(|step| **step == b"..") {
             start.push("-");
-            make_passage(&start).map_err(errno)?;
+            make_search_only_dir(&start).map_err(errno)?;
         }
     }
     let mut at = start.clone();
     for step in parents {
         if *step != b".." {
             at.push(OsStr::from_bytes(step));
-            match make_passage(&at) {
+            match make_search_only_dir(&at) {
                 Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
                     return Err(errno(error).into());
                 }
@@ -179,7 +179,7 @@ struct Tree(PathBuf);
 impl Tree {
     fn make(rundir: &RunDir) -> Result<Self> {
         let path = rundir.unguessable("s").map_err(errno)?;
-        make_passage(&path).map_err(errno)?;
+        make_search_only_dir(&path).map_err(errno)?;
         Ok(Self(path))
     }
 
@@ -197,7 +197,7 @@ impl Tree {
         let mut at = self.0.clone();
         for step in parents {
             at.push(OsStr::from_bytes(step));
-            make_passage(&at).map_err(errno)?;
+            make_search_only_dir(&at).map_err(errno)?;
         }
         Ok(symlink(target, at.join(OsStr::from_bytes(last))).map_err(errno)?)
     }

@@ -43,7 +43,7 @@ impl InProcess {
     }
 
     /// The space of a caller that understands more answers than a descriptor.
-    fn asks(&self, call: &Notification) -> Option<Arc<Space>> {
+    fn space_of_map_open(&self, call: &Notification) -> Option<Arc<Space>> {
         if self.constants.is_none() || !is_open(call) {
             return None;
         }
@@ -52,19 +52,19 @@ impl InProcess {
         is_asked.then_some(space)
     }
 
-    /// As [`InProcess::asks`], where the caller may be left a part of the open.
-    fn delegates(&self, call: &Notification) -> Option<Arc<Space>> {
+    /// As [`InProcess::space_of_map_open`], where the caller may be left a part of the open.
+    fn space_for_delegation(&self, call: &Notification) -> Option<Arc<Space>> {
         let may = |space: &Arc<Space>| space.owner == call.tid && !space.opens.are_refused();
-        self.asks(call).filter(may)
+        self.space_of_map_open(call).filter(may)
     }
 
     /// Whether the caller can open a host file itself instead of getting a descriptor.
     pub fn opens_itself(&self, call: &Notification) -> bool {
-        self.delegates(call).is_some()
+        self.space_for_delegation(call).is_some()
     }
 
     /// Whether a call with this outcome has to be made at the site: it waits there, where signals end the wait as they should.
-    pub fn belongs_at_site(&self, call: &Notification, outcome: &Result<Answer>) -> bool {
+    pub fn must_restart_at_site(&self, call: &Notification, outcome: &Result<Answer>) -> bool {
         let is_over = matches!(
             outcome,
             Ok(Answer::Value(_)
@@ -74,7 +74,7 @@ impl InProcess {
                 | Answer::OpenItself { .. })
                 | Err(FsError::Errno(_))
         );
-        !is_over && self.asks(call).is_some()
+        !is_over && self.space_of_map_open(call).is_some()
     }
 
     /// Leaves the last part of an open to the thread where that is possible.
@@ -99,7 +99,7 @@ impl InProcess {
                 delivery,
             }) => {
                 let offered = self
-                    .delegates(call)
+                    .space_for_delegation(call)
                     .filter(|_| !counts)
                     .and_then(|space| Some((space, offer(monitor, &description, cloexec)?)));
                 let Some((space, (place, answer))) = offered else {
@@ -136,7 +136,7 @@ impl InProcess {
     /// Ends what is kept for threads that sleep in another call, and for files that processes do not open themselves any more.
     pub fn sweep_opens(&self) {
         if let Some(Some(map)) = self.shared.get() {
-            self.contents.sweep(map);
+            self.shared_files.sweep(map);
         }
         let spaces: Vec<_> = self.spaces.lock().values().cloned().collect();
         for space in spaces {

@@ -11,8 +11,8 @@
 //!
 //! The lock is a leaf. What is kept may be the last reference to an inode, and dropping that calls the back end; so it is dropped without the lock.
 
-pub(super) mod contents;
 mod delegate;
+pub(super) mod shared_files;
 
 use std::sync::Arc;
 use std::thread;
@@ -87,7 +87,7 @@ struct State {
     /// The process cannot open descriptors of the monitor: it may not, or sees another `/proc`.
     is_refused: bool,
     /// The ID of the notification by which the thread makes an open again that it could not perform. Perhaps the monitor cannot either.
-    made_again: Option<u64>,
+    restarted: Option<u64>,
 }
 
 impl Opens {
@@ -119,7 +119,7 @@ impl Opens {
             is_open(call) && call.args.first_chunk::<4>() == open.args.first_chunk()
         };
         let mut state = self.0.lock();
-        let (mut has_failed, mut made_again) = (false, None);
+        let (mut has_failed, mut restarted) = (false, None);
         let ends = |open: &mut PendingOpen| {
             let comes_again = match open.stage {
                 Stage::Answered => from == From::Failure && is_same(open),
@@ -129,7 +129,7 @@ impl Opens {
             let is_resumed = comes_again && matches!(open.left, Remainder::Source(_));
             has_failed |= is_resumed && open.stage == Stage::Answered;
             if comes_again && !is_resumed {
-                made_again = Some(call.id);
+                restarted = Some(call.id);
             }
             // A handler runs below the call that it has interrupted.
             let is_below = |at: u64| sp.is_none_or(|sp| sp < at);
@@ -141,7 +141,7 @@ impl Opens {
         };
         let ended: Vec<_> = state.pending.extract_if(.., ends).collect();
         state.is_refused |= has_failed;
-        state.made_again = made_again;
+        state.restarted = restarted;
         drop(state);
         drop(ended);
     }
@@ -177,7 +177,7 @@ impl Opens {
     /// The monitor has performed the open of the notification with this ID. A thread that could not perform it cannot open the monitor's descriptors.
     pub fn performed(&self, id: u64) {
         let mut state = self.0.lock();
-        state.is_refused |= state.made_again == Some(id);
+        state.is_refused |= state.restarted == Some(id);
     }
 
     /// The ID of an open that the thread may not have completed yet.

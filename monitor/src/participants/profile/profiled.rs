@@ -431,8 +431,8 @@ fn is_in_store(call: &Call<'_>, named: Named) -> bool {
 
 /// Whether the path in argument `path` leads into the store; its last component need not exist.
 fn leads_into_store(call: &Call<'_>, dirfd: Option<usize>, path: usize) -> bool {
-    let members = &call.monitor.participants;
-    let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if members.cover(&place.mount));
+    let participants = &call.monitor.participants;
+    let is_ours = |at: &Pos| matches!(at, Pos::Mounted(place) if participants.cover(&place.mount));
     let dirfd = dirfd.map_or(libc::AT_FDCWD, |index| call.int(index));
     let Ok(path) = call.path(path) else {
         return false;

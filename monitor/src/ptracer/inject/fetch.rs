@@ -82,7 +82,7 @@ impl Fetch {
         scratch: Option<u64>,
     ) -> Self {
         // Until it has come, or else the call would ask for it again and again.
-        task.bring(fd, Err(Errno::EPERM));
+        task.set_fetched(fd, Err(Errno::EPERM));
         Self {
             task,
             pid,
@@ -118,7 +118,7 @@ impl Fetch {
             }
             Stage::Socket if result < 0 => {
                 self.task
-                    .bring(self.fd, Err(Errno::from_raw(-result as i32)));
+                    .set_fetched(self.fd, Err(Errno::from_raw(-result as i32)));
                 self.unmap()
             }
             Stage::Socket => {
@@ -152,8 +152,8 @@ impl Fetch {
             } => {
                 let come = expected.take();
                 let sent = Errno::from_raw(-result.min(0) as i32);
-                let brought = if result < 0 { Err(sent) } else { come };
-                self.task.bring(self.fd, brought);
+                let fetched = if result < 0 { Err(sent) } else { come };
+                self.task.set_fetched(self.fd, fetched);
                 self.stage = Stage::Close;
                 let args = [socket.cast_unsigned(), 0, 0, 0, 0, 0];
                 Ok(Step::Call(libc::SYS_close, args))
@@ -170,7 +170,7 @@ impl Fetch {
     }
 
     fn fail(&self, errno: Errno) -> Result<Step, Errno> {
-        self.task.bring(self.fd, Err(errno));
+        self.task.set_fetched(self.fd, Err(errno));
         Ok(Step::Done)
     }
 

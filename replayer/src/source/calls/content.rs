@@ -118,7 +118,7 @@ impl Look<'_, '_> {
         let is_root = self.fields.text("fd", "path") == Some(self.directory);
         let is_note = matches!(
             length,
-            note::THREAD | note::OWN | note::STAND_IN | note::AT_ONCE
+            note::THREAD | note::OWN | note::PLACEHOLDER | note::AT_ONCE
         );
         if is_root && advice == 0 && is_note {
             self.note = Some((length, offset));

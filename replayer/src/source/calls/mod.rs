@@ -23,14 +23,14 @@ const UNFINISHED: Skip = "calls that did not end";
 const SPECIAL: Skip = "devices, FIFOs and sockets";
 
 /// Name of the empty directory that replaces a missing one.
-pub const STAND_IN: &str = ".replayer-stand-in";
+pub const PLACEHOLDER: &str = ".replayer-stand-in";
 /// Name of the file that replaces a path component which is not a directory.
-pub const STAND_IN_FILE: &str = "replayer-stand-in";
+pub const PLACEHOLDER_FILE: &str = "replayer-stand-in";
 
 /// Whether a path is that of such a replacement.
 fn is_stand_in(path: &[u8]) -> bool {
     let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-    path.ends_with(STAND_IN_FILE.as_bytes())
+    path.ends_with(PLACEHOLDER_FILE.as_bytes())
 }
 
 /// A call, and the state that it may change.
@@ -46,7 +46,7 @@ pub struct Look<'a, 'f> {
     pub note: Option<(u64, u64)>,
     pub waited: Option<i32>,
     /// In the trace of a replay: path of the directory that was replaced.
-    pub stand_in: Option<Vec<u8>>,
+    pub placeholder: Option<Vec<u8>>,
     /// In the trace of a replay: the descriptor that the thread has opened for its next call, and the path that it gave.
     pub examined: Option<(i32, Vec<u8>)>,
 }
@@ -160,13 +160,13 @@ impl Look<'_, '_> {
     pub fn path(&mut self, start: Option<&str>, name: &str) -> Result<Subject, Skip> {
         let given = self.fields.bytes(name).ok_or(OUTSIDE)?;
         let start_path = self.start(start);
-        if let Some(path) = self.stand_in.clone()
+        if let Some(path) = self.placeholder.clone()
             && given.starts_with(b"/proc/self/fd/")
         {
             let slash = false;
             return Ok(subject(Name::Path { path, slash }));
         }
-        if let (Some(path), Some(from)) = (&self.stand_in, &start_path)
+        if let (Some(path), Some(from)) = (&self.placeholder, &start_path)
             && is_stand_in(from)
         {
             let name = given.strip_suffix(b"/").unwrap_or(given);

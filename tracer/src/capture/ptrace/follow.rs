@@ -15,7 +15,7 @@ use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 use super::files::{self, Remote, ThreadNames, Tracer};
 use super::mapping::{self, Pages};
 use super::one_cpu::OneCpu;
-use super::own::Own;
+use super::own::TracerAction;
 use super::restart::restart_undisturbed;
 use super::thread::{Mode, Pending, Recorded, Thread, subject, umask};
 use crate::capture::{CaptureError, Wanted};
@@ -307,8 +307,8 @@ impl<'a> Follower<'a> {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
-        let own = Own::of(nr, &args);
-        if own == Own::Cpus {
+        let own = TracerAction::of(nr, &args);
+        if own == TracerAction::Cpus {
             thread.pace.asks = true;
             self.one_cpu.release_all();
         }
@@ -320,7 +320,7 @@ impl<'a> Follower<'a> {
             recorded
         });
         let mapping = self.mapping_begins(tid, nr, args);
-        if (recorded.is_some() || own != Own::Nothing || mapping.is_some())
+        if (recorded.is_some() || own != TracerAction::Nothing || mapping.is_some())
             && let Some(thread) = self.threads.get_mut(&tid)
         {
             thread.pending = Some(Pending {
@@ -376,18 +376,18 @@ impl<'a> Follower<'a> {
     }
 
     /// Performs the tracer's own work after a call.
-    fn succeeded(&mut self, tid: i32, own: Own) {
+    fn succeeded(&mut self, tid: i32, own: TracerAction) {
         let pid = self.threads.get(&tid).map(|thread| thread.subject.pid);
         let of_process = |thread: &Thread| Some(thread.subject.pid) == pid;
         match own {
-            Own::Nothing | Own::Cpus => {}
-            Own::Subject => self.look_anew(tid),
-            Own::Namespaces => {
+            TracerAction::Nothing | TracerAction::Cpus => {}
+            TracerAction::Subject => self.look_anew(tid),
+            TracerAction::Namespaces => {
                 self.look_anew(tid);
                 self.forget_roots();
             }
-            Own::Root => self.forget_roots(),
-            Own::Process => {
+            TracerAction::Root => self.forget_roots(),
+            TracerAction::Process => {
                 let all = self.threads.iter();
                 let all: Vec<i32> = all
                     .filter(|(_, thread)| of_process(thread))
@@ -395,12 +395,12 @@ impl<'a> Follower<'a> {
                     .collect();
                 all.into_iter().for_each(|tid| self.look_anew(tid));
             }
-            Own::Filtered => {
+            TracerAction::Filtered => {
                 if let Some(thread) = self.threads.get_mut(&tid) {
                     thread.mode = Mode::EachCall;
                 }
             }
-            Own::AllFiltered => {
+            TracerAction::AllFiltered => {
                 for (&other, thread) in &mut self.threads {
                     if of_process(thread) && thread.mode == Mode::Filtered {
                         thread.mode = Mode::EachCall;

@@ -26,7 +26,7 @@ const OFTEN_OF_CHILD: u8 = 8;
 /// A kept thread that runs, or waits in a call, for longer than this gets its CPUs back.
 const LONG_NS: u64 = 4_000_000;
 /// How often the watch looks.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How long the tracer stays on one CPU; after that time the scheduler may choose a better one.
 const SERVES_NS: u64 = 100_000_000;
 
@@ -278,7 +278,7 @@ fn watch_kept((shared, changed): &(Mutex<Shared>, Condvar)) {
             changed.wait(&mut shared);
             continue;
         }
-        changed.wait_for(&mut shared, LOOK);
+        changed.wait_for(&mut shared, POLL_INTERVAL);
         let now = monotonic_ns();
         shared.release(|kept| {
             let since = kept.runs_since_ns;
@@ -329,7 +329,7 @@ mod tests {
         let began = Instant::now();
         while cpus(tid) != all {
             assert!(began.elapsed() < Duration::from_secs(60));
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

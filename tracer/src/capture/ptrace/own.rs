@@ -6,7 +6,7 @@ use crate::select::CallSet;
 
 /// The tracer's own work after a call has succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Own {
+pub enum TracerAction {
     /// Nothing.
     Nothing,
     /// Read again the user, session and name of the thread.
@@ -40,14 +40,14 @@ const CPUS: [i64; 2] = [libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity
 
 const ROOT: [i64; 2] = [libc::SYS_chroot, libc::SYS_pivot_root];
 
-/// The calls for which [`Own::of`] can return more than `Nothing`, except prctl(2).
+/// The calls for which [`TracerAction::of`] can return more than `Nothing`, except prctl(2).
 pub fn calls() -> CallSet {
     let others = [libc::SYS_setsid, libc::SYS_seccomp];
     let all = [&SUBJECT[..], &NAMESPACES, &ROOT, &CPUS, &others].concat();
     all.into_iter().map(|nr| nr as u32).collect()
 }
 
-impl Own {
+impl TracerAction {
     /// The tracer's own work after call `nr` with `args` has succeeded.
     pub fn of(nr: u32, args: &[u64; 6]) -> Self {
         let [operation, flags, ..] = *args;

@@ -11,7 +11,7 @@ use nix::unistd::{Pid, getsid};
 
 use super::mapping::{Change, Mapped};
 use super::one_cpu::Pace;
-use super::own::Own;
+use super::own::TracerAction;
 use crate::event::File;
 
 /// Which calls stop a thread.
@@ -29,7 +29,7 @@ pub struct Pending {
     /// The record of the call; `None` if the call concerns only the tracer itself.
     pub recorded: Option<Recorded>,
     /// The tracer's own work after the call has succeeded.
-    pub own: Own,
+    pub own: TracerAction,
     /// How it changes mappings, where they are watched.
     pub mapping: Option<Change>,
 }

@@ -25,7 +25,7 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The shared files of a run.
 #[derive(Debug, Default)]
-pub(in crate::inprocess) struct Contents(Mutex<State>);
+pub(in crate::inprocess) struct SharedFiles(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -33,12 +33,12 @@ struct State {
     /// Their objects, the first shared first.
     order: VecDeque<Identity>,
     /// The objects that are being shared: their numbers may be in the map.
-    coming: Vec<Identity>,
+    being_shared: Vec<Identity>,
     /// The claims that are kept, each with the time that it is kept until.
     ended: VecDeque<(Instant, Claim)>,
 }
 
-impl Contents {
+impl SharedFiles {
     /// Shares the file whose object `handle` is, if `share` puts it into the map, and `may_be_shared` says so afterwards.
     pub fn add(
         &self,
@@ -55,12 +55,16 @@ impl Contents {
             if known.is_some_and(|(slot, _)| map.map().shares_descriptor(*slot, map.run())) {
                 return;
             }
-            state.coming.push(identity);
+            state.being_shared.push(identity);
         }
         let slot = share();
         let mut state = self.0.lock();
-        if let Some(at) = state.coming.iter().position(|coming| *coming == identity) {
-            state.coming.swap_remove(at);
+        if let Some(at) = state
+            .being_shared
+            .iter()
+            .position(|being_shared| *being_shared == identity)
+        {
+            state.being_shared.swap_remove(at);
         }
         let Some(slot) = slot else { return };
         if !may_be_shared() {
@@ -91,7 +95,8 @@ impl Contents {
         let state = self.0.lock();
         let ended = state.ended.iter().map(|(_, claim)| claim.handle());
         let mut ended = ended.map(|handle| handle.identity());
-        let is_shared = |object| state.files.contains_key(object) || state.coming.contains(object);
+        let is_shared =
+            |object| state.files.contains_key(object) || state.being_shared.contains(object);
         objects.iter().any(is_shared) || ended.any(|object| objects.contains(&object))
     }
 

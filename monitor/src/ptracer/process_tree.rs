@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 /// A traced thread.
 #[derive(Debug, Clone, Copy)]
-struct Member {
+struct ThreadEntry {
     /// Differs from that of an earlier thread with the same thread id.
     number: u64,
     /// The process that it belongs to.
@@ -19,8 +19,8 @@ struct Member {
 
 /// All threads that the supervisor has seen begin.
 #[derive(Debug, Default)]
-pub struct Lineage {
-    by_tid: HashMap<i32, Member>,
+pub struct ProcessTree {
+    by_tid: HashMap<i32, ThreadEntry>,
     last_number: u64,
 }
 
@@ -35,14 +35,14 @@ pub enum Parent {
     Unknown,
 }
 
-impl Lineage {
+impl ProcessTree {
     /// Process `pid` is the command.
     pub fn command(&mut self, pid: i32) {
         self.insert(pid, pid, None);
     }
 
     /// Thread `creator` has started `child` by clone(2) with `flags`.
-    pub fn born(&mut self, creator: i32, child: i32, flags: u64) {
+    pub fn child_started(&mut self, creator: i32, child: i32, flags: u64) {
         let has = |flag: i32| flags & flag as u64 != 0;
         let Some(creator) = self.by_tid.get(&creator).copied() else {
             return;
@@ -60,28 +60,28 @@ impl Lineage {
 
     fn insert(&mut self, tid: i32, process: i32, parent: Option<(i32, u64)>) {
         self.last_number += 1;
-        let member = Member {
+        let entry = ThreadEntry {
             number: self.last_number,
             process,
             parent,
             has_ended: false,
         };
-        self.by_tid.insert(tid, member);
+        self.by_tid.insert(tid, entry);
     }
 
     /// The parent of the process whose first thread is `tid`.
     pub fn parent(&self, tid: i32) -> Parent {
-        let Some(member) = self.by_tid.get(&tid) else {
+        let Some(entry) = self.by_tid.get(&tid) else {
             return Parent::Unknown;
         };
-        if member.process != tid {
+        if entry.process != tid {
             return Parent::None;
         }
         let lives = |&(pid, number): &(i32, u64)| {
             let parent = self.by_tid.get(&pid);
             parent.is_some_and(|parent| parent.number == number && !parent.has_ended)
         };
-        match member.parent.filter(lives) {
+        match entry.parent.filter(lives) {
             Some((pid, _)) => Parent::Process(pid),
             None => Parent::Unknown,
         }
@@ -89,8 +89,8 @@ impl Lineage {
 
     /// Thread `tid` has ended, and may not be reaped yet: its children have another parent.
     pub fn ended(&mut self, tid: i32) {
-        if let Some(member) = self.by_tid.get_mut(&tid) {
-            member.has_ended = true;
+        if let Some(entry) = self.by_tid.get_mut(&tid) {
+            entry.has_ended = true;
         }
     }
 
@@ -107,36 +107,36 @@ mod tests {
     const THREAD: u64 = libc::CLONE_THREAD as u64;
     const SIBLING: u64 = libc::CLONE_PARENT as u64;
 
-    fn family() -> Lineage {
-        let mut lineage = Lineage::default();
-        lineage.command(1);
-        lineage.born(1, 2, 0);
-        lineage.born(2, 3, THREAD);
-        lineage.born(3, 4, 0);
-        lineage.born(4, 5, SIBLING);
-        lineage
+    fn family() -> ProcessTree {
+        let mut tree = ProcessTree::default();
+        tree.command(1);
+        tree.child_started(1, 2, 0);
+        tree.child_started(2, 3, THREAD);
+        tree.child_started(3, 4, 0);
+        tree.child_started(4, 5, SIBLING);
+        tree
     }
 
     #[test]
     fn the_parent_of_a_process_is_the_process_of_the_thread_that_started_it() {
-        let lineage = family();
-        assert_eq!(lineage.parent(2), Parent::Process(1));
-        assert_eq!(lineage.parent(3), Parent::None, "a thread");
-        assert_eq!(lineage.parent(4), Parent::Process(2), "by a thread");
-        assert_eq!(lineage.parent(5), Parent::Process(2), "by CLONE_PARENT");
-        assert_eq!(lineage.parent(1), Parent::Unknown, "the command");
+        let tree = family();
+        assert_eq!(tree.parent(2), Parent::Process(1));
+        assert_eq!(tree.parent(3), Parent::None, "a thread");
+        assert_eq!(tree.parent(4), Parent::Process(2), "by a thread");
+        assert_eq!(tree.parent(5), Parent::Process(2), "by CLONE_PARENT");
+        assert_eq!(tree.parent(1), Parent::Unknown, "the command");
     }
 
     #[test]
     fn a_process_whose_parent_has_ended_has_an_unknown_one() {
-        let mut lineage = family();
-        lineage.ended(2);
-        assert_eq!(lineage.parent(4), Parent::Unknown, "not reaped");
-        lineage.forget(2);
-        assert_eq!(lineage.parent(4), Parent::Unknown);
-        assert_eq!(lineage.parent(5), Parent::Unknown);
+        let mut tree = family();
+        tree.ended(2);
+        assert_eq!(tree.parent(4), Parent::Unknown, "not reaped");
+        tree.forget(2);
+        assert_eq!(tree.parent(4), Parent::Unknown);
+        assert_eq!(tree.parent(5), Parent::Unknown);
         // A later process has the id of the one that has ended.
-        lineage.born(1, 2, 0);
-        assert_eq!(lineage.parent(4), Parent::Unknown);
+        tree.child_started(1, 2, 0);
+        assert_eq!(tree.parent(4), Parent::Unknown);
     }
 }
