@@ -91,7 +91,7 @@ impl Answer {
     pub const DONE: Self = Self::Value(0);
 }
 
-/// The flags with which a program opens the object of a description itself, to which the flags of the path look-up mean nothing.
+/// The flags that matter when a program opens an object itself. The others are for the path walk, which the monitor has done.
 const REOPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_PATH
     | libc::O_DIRECTORY
@@ -111,7 +111,7 @@ pub fn status(fd: &OwnedFd) -> Result<i32, Errno> {
 pub fn reopen_flags(status: i32, cloexec: bool) -> i32 {
     const UNNAMED: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
     let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
-    // O_TMPFILE contains the bit of O_DIRECTORY, but the file is no directory.
+    // O_TMPFILE contains the bit of O_DIRECTORY, but the file is not a directory.
     let no_directory = if status & UNNAMED != 0 {
         libc::O_DIRECTORY
     } else {

@@ -77,7 +77,7 @@ impl DumpHeader {
         header
     }
 
-    /// Reads a header. An error at offset 0 means that the bytes are no dump at all.
+    /// Reads a header. An error at offset 0 means that the bytes are not a dump at all.
     pub fn decode(raw: &[u8; DUMP_HEADER_LEN]) -> Result<Self, DecodeError> {
         let mut reader = Reader::new(Self::NAME, raw);
         if reader.take(8)? != DUMP_MAGIC {

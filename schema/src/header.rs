@@ -102,7 +102,7 @@ pub struct SegmentSize {
     pub bytes: u64,
 }
 
-/// The format version that a header claims, even one that is newer than this program; `None` if it is no header.
+/// The format version that a header claims, even one that is newer than this program; `None` if it is not a header.
 pub fn claimed_format(raw: &[u8]) -> Option<u32> {
     let end = raw.len().min(64);
     let text = raw.get(..end)?.strip_prefix(FIRST_LINE.as_bytes())?;
@@ -183,7 +183,7 @@ impl Header {
                     header.keep_log = match lines.optional(KEEP_LOG) {
                         Some("") => true,
                         None => false,
-                        Some(_) => return Err(lines.error("a line is not known")),
+                        Some(_) => return Err(lines.error("unknown line")),
                     };
                     while let Some(line) = lines.optional("kept ") {
                         header.kept.push(lines.parsed(parse_kept(line))?);
@@ -194,7 +194,7 @@ impl Header {
             _ => return Err(lines.error("its version is not one this program knows")),
         }
         if !lines.rest.is_empty() {
-            return Err(lines.error("a line is not known"));
+            return Err(lines.error("unknown line"));
         }
         Ok(header)
     }
@@ -213,7 +213,8 @@ fn check_sum(raw: &[u8]) -> Result<&str, DecodeError> {
     if raw.len() > HEADER_LEN_MAX {
         return Err(error(HEADER_LEN_MAX, "it is too long"));
     }
-    let text = std::str::from_utf8(raw).map_err(|why| error(why.valid_up_to(), "it is no text"))?;
+    let text =
+        std::str::from_utf8(raw).map_err(|why| error(why.valid_up_to(), "it is not text"))?;
     let body_len = text
         .strip_suffix('\n')
         .and_then(|text| text.rfind('\n'))

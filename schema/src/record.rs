@@ -224,7 +224,7 @@ impl Super {
         let at = reader.at();
         let len = usize::try_from(reader.varint()?).unwrap_or(usize::MAX);
         let Ok(engine) = std::str::from_utf8(reader.take(len)?) else {
-            return Err(reader.error(at, "the engine's name is no text"));
+            return Err(reader.error(at, "the engine's name is not text"));
         };
         let engine = engine.to_owned();
         let (session, first_session, closed) = match version {

@@ -338,7 +338,7 @@ fn passwords_change() {
     run("echo 1234 | $GOANNA aes fsck --masterkey stdin --config $CONFIG $DIR").expect(14);
     run("echo $KEY | $GOANNA aes passwd --masterkey stdin --new-extpass 'echo third' --config $CONFIG $DIR").expect(0);
     run("$GOANNA aes fsck --extpass 'echo third' --config $CONFIG $DIR").expect(0);
-    // Without an option, standard input that is no terminal has the passwords, one per line.
+    // Without an option, standard input that is not a terminal has the passwords, one per line.
     run("printf 'third\\nfourth\\n' | $GOANNA aes passwd --config $CONFIG $DIR").expect(0);
     run("echo fourth | $GOANNA aes fsck --config $CONFIG $DIR").expect(0);
     run("printf 'fourth\\nthird\\n' | $GOANNA aes passwd --config $CONFIG $DIR").expect(0);

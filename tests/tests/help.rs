@@ -1,4 +1,4 @@
-//! The help of every command of all four programs fits into 80 columns, also where stdout is no terminal: in a pipe, a file, a bug report.
+//! The help of every command of all four programs fits into 80 columns, also where stdout is not a terminal: in a pipe, a file, a bug report.
 //! Clap's default there is 100, and the limits of the programs were 100 and 110.
 
 use std::process::Command;

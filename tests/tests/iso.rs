@@ -148,7 +148,7 @@ P
     });
 }
 
-/// Name spaces and sessions can be chosen, and what is no image is said so.
+/// Name spaces and sessions can be chosen, and an input that is not an image is named.
 #[test]
 fn options_and_what_is_no_image() {
     let place = Place::new(Backend::Pass, Intercept::Notify, User::Own);
@@ -170,7 +170,9 @@ fn options_and_what_is_no_image() {
     );
     let refused = in_image(&place, Path::new("/etc/passwd"), "", "true").expect(125);
     assert!(
-        refused.errors().contains("/etc/passwd: no ISO 9660 image"),
+        refused
+            .errors()
+            .contains("/etc/passwd: not an ISO 9660 image"),
         "{}",
         refused.errors()
     );

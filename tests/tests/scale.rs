@@ -77,7 +77,7 @@ fn deep_paths_and_strange_names() {
     everywhere("strange", &[]);
 }
 
-/// The monitor once took maps of a process with a file name that is no UTF-8 for empty: it moved a file that the process had mapped, and
+/// The monitor once took maps of a process with a file name that is not UTF-8 for empty: it moved a file that the process had mapped, and
 /// lost what was written through the mapping. A large file whose name ends like that of the vDSO made it run out of memory.
 #[test]
 fn mapped_files_with_names_of_any_kind() {

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use goanna_tests::{Place, may_become_another_user, place::NOBODY, tools::has};
 
-/// Everything below `dir` that is no directory.
+/// Everything below `dir` that is not a directory.
 fn objects(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {

@@ -25,7 +25,7 @@ pub enum Error {
         why: io::Error,
     },
     /// A key file does not hold a key.
-    #[error("{}: {len} bytes are no key: 32 bytes or 64 hexadecimal digits are", .path.display())]
+    #[error("{}: not a key: it has {len} bytes, and a key has 32, or 64 hexadecimal digits", .path.display())]
     Key {
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum Error {
         len: u64,
     },
     /// The bytes are not a trace.
-    #[error("this is no trace of goanna-trace: {0}")]
+    #[error("not a trace of goanna-trace: {0}")]
     NoTrace(&'static str),
     /// The trace has another major version.
     #[error("the trace has format version {major}.{minor}, this program reads version 1")]

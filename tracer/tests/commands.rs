@@ -258,7 +258,11 @@ fn keys_are_checked_and_needed() {
     assert_eq!(verify("key", "other").0, 3);
     let (status, _, errors) = verify("short", "key");
     assert_eq!(status, 125);
-    assert!(errors.contains("short: 31 bytes are no key: 32 bytes or 64 hexadecimal digits are"));
+    assert!(
+        errors.contains(
+            "short: not a key: it has 31 bytes, and a key has 32, or 64 hexadecimal digits"
+        )
+    );
     let (status, _, errors) = place.text(&["cat", "t"]);
     assert_eq!(status, 3);
     assert!(
@@ -274,7 +278,7 @@ fn what_is_no_trace_gives_status_125_with_its_name() {
     for (words, says) in [
         (
             &["cat", "text"][..],
-            "goanna-trace: text: this is no trace of goanna-trace",
+            "goanna-trace: text: not a trace of goanna-trace",
         ),
         (
             &["verify", "nothing"],

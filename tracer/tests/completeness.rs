@@ -19,7 +19,7 @@ use goanna_tracer::capture::{CaptureEnd, Data};
 use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
 
-/// The compared parts of a call: its name, the arguments that are no addresses and no process ids, and its result.
+/// The compared parts of a call: its name, the arguments that are neither addresses nor process ids, and its result.
 fn normal(signature: &Signature, args: &[u64], result: Option<i64>) -> String {
     let values = signature.params.iter().zip(args).map(|(param, &value)| {
         let value = match param.bits {

@@ -37,7 +37,7 @@ impl Changes {
         self.set(key.into(), Some(value.into()));
     }
 
-    /// Deletes `key`; a key that does not exist is no error.
+    /// Deletes `key`; a key that does not exist is not an error.
     pub fn delete(&mut self, key: impl Into<Bytes>) {
         self.set(key.into(), None);
     }

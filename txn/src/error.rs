@@ -10,7 +10,7 @@ use nix::errno::Errno;
 /// An error of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory exists and is no store; it was not changed.
+    /// The directory exists and is not a store; it was not changed.
     #[error("{path} is not an Amino store: {why}", path = path.display())]
     NotAStore {
         /// The directory.

@@ -63,7 +63,7 @@ pub fn salvage(path: &Path) -> Result<Salvaged, Error> {
     if !path.is_dir() {
         return Err(Error::NotAStore {
             path: path.to_owned(),
-            why: "it is no directory",
+            why: "it is not a directory",
         });
     }
     let _lock = match dir::lock(path) {

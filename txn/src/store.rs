@@ -90,7 +90,7 @@ impl Drop for Committer {
 impl Store {
     /// Opens the store in `path`, or makes one there. Replays the log first if a crash has left changes in it.
     ///
-    /// A directory that is no store is not changed.
+    /// A directory that is not a store is not changed.
     pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
         options.engine.check_built_in()?;
         if dir::read_header(path)?.is_none() {

@@ -23,7 +23,7 @@ fn step(number: u32) -> Changes {
     changes
 }
 
-/// How many steps a store holds; panics if they are no prefix of the history.
+/// How many steps a store holds; panics if they are not a prefix of the history.
 fn steps(store: &Store) -> u32 {
     let found = all(store);
     let count = found
@@ -186,7 +186,7 @@ fn a_flipped_bit_in_a_last_record_not_known_to_be_synced_loses_that_record_only(
     }
 }
 
-/// Later records say that this one had been on disk, so this is no torn tail.
+/// Later records say that this one had been on disk, so this is not a torn tail.
 #[test]
 fn damage_before_the_tail_is_reported_with_its_position() {
     let dir = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ pub enum Error {
     #[error("gocryptfs.conf: {0}")]
     Config(String),
     /// The volume has another version of the format.
-    #[error("gocryptfs.conf: version {0} of the format, of which only version 2 is supported")]
+    #[error("gocryptfs.conf: format version {0}; only version 2 is supported")]
     Version(u64),
     /// The volume needs a feature that is not supported.
     #[error("gocryptfs.conf: the volume needs the feature {0}, which is not supported")]
@@ -49,7 +49,7 @@ pub enum Error {
     #[error("cannot lock memory for keys: {0}")]
     Memory(io::Error),
     /// This many bytes of memory, which are needed to derive the key, are not available.
-    #[error("there is no memory to derive the key from the password: that takes {} MiB", .0 >> 20)]
+    #[error("not enough memory to derive the key from the password: it takes {} MiB", .0 >> 20)]
     NoMemory(u64),
     /// The kernel gives no random numbers.
     #[error("cannot get random numbers: {0}")]
@@ -63,7 +63,7 @@ pub enum Damage {
     #[error("the header is cut off or of another version")]
     Header,
     /// The block's tag does not fit its content, number and file id, or it is cut off.
-    #[error("block {0} is damaged, or belongs elsewhere")]
+    #[error("block {0} is damaged, or belongs to another file or position")]
     Block(u64),
     /// The text is not base64, or does not decrypt to a valid name.
     #[error("the name is damaged, or belongs to another directory")]

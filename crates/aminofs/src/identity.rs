@@ -121,7 +121,7 @@ impl Volume {
             superblock.closed = false;
         })?;
         self.flush()?;
-        // The first version is no file's, so that all that are seen after a crash differ from it.
+        // No file has the first version, so that all that are seen after a crash differ from it.
         self.versions.next.store(first_of(session) + 1, SeqCst);
         let half = 1 << (COUNTER_BITS - 1);
         self.versions.end.store(first_of(session) + half, SeqCst);

@@ -13,7 +13,7 @@ impl AminoFs {
     pub fn snapshot(&self) -> Result<Arc<Self>, Error> {
         let _operation = self.operation();
         if !self.is_snapshot {
-            // What cannot be stored for want of space is no part of the store yet.
+            // What cannot be stored for want of space is not part of the store yet.
             let _ = self.find_all_mapped_writes();
         }
         let records = Box::new(self.store.snapshot()?);

@@ -167,7 +167,7 @@ impl<const PAGE: u64> Content<PAGE> {
         Ok(opened)
     }
 
-    /// The pages of a content of `size` bytes that are no holes: starts and ends.
+    /// The pages of a content of `size` bytes that are not holes: starts and ends.
     pub fn data_pages(&self, size: u64) -> Result<Vec<(u64, u64)>> {
         let segments = self.object.data_segments(size)?;
         let pages = segments

@@ -1,6 +1,6 @@
 //! The content cache: the objects that programs' descriptors of virtual files refer to.
 //!
-//! A back end that is no directory of the host has no descriptor to give when a program opens a file. This crate makes
+//! A back end that is not a directory of the host has no descriptor to give when a program opens a file. This crate makes
 //! one: a *cache object*, which is a memfd, or a nameless host file for content that is too large for memory. The object
 //! holds the file's whole content, so programs read, seek, lock and map it in the kernel, without the monitor.
 //!

@@ -148,7 +148,7 @@ impl CacheObject {
         Ok(())
     }
 
-    /// The parts of the first `size` bytes that are no holes, as offsets and lengths, in order.
+    /// The parts of the first `size` bytes that are not holes, as offsets and lengths, in order.
     pub fn data_segments(&self, size: u64) -> Result<Vec<(u64, u64)>> {
         self.handle.with(|fd| memfile::data_segments(fd, 0, size))
     }

@@ -59,7 +59,7 @@ pub enum Error {
     #[error("{}: exists and is not empty, and a dump is loaded into a new store", escape_path(.0))]
     StoreExists(PathBuf),
     /// A dump would go to a terminal.
-    #[error("standard output is a terminal, and a dump is no text")]
+    #[error("standard output is a terminal: a dump is binary, so redirect it to a file")]
     DumpToTerminal,
     /// Two results would go to standard output.
     #[error("--json: a dump goes to standard output")]
@@ -327,7 +327,7 @@ fn store_hint(error: &StoreError) -> Option<&'static str> {
     Some(match error {
         StoreError::NotAStore(_) => "give an empty or new directory, or that of a store",
         StoreError::Held { command, .. } if command.starts_with(goanna_daemon::NAME) => {
-            "a run on the store that is named there has mounted this one, too; wait until it has ended"
+            "a run on the store named above has mounted this store, too: wait until it ends"
         }
         StoreError::Held { .. } => {
             "amino commands share a store, other processes do not; wait for that one, or choose another --store"
@@ -356,10 +356,10 @@ fn daemon_hint(error: &DaemonError) -> Option<String> {
             "wait for the commands that use it, or end them with amino daemon stop --force"
         }
         DaemonError::OtherNamespaces(_) => {
-            "run the command where the others that use this store run, as in one container"
+            "run the command in the same container as the other processes that use this store"
         }
         DaemonError::OwnerEnded(_) => {
-            "what was acknowledged is in the store; aminod.log in it tells of a defect, if it was one"
+            "acknowledged changes are in the store; if it was a defect, aminod.log in the store describes it"
         }
         DaemonError::Busy(..) => "wait for them, or kill them with --force",
         _ => return None,

@@ -159,8 +159,8 @@ fn a_damaged_dump_makes_no_store_and_leaves_nothing() {
             &dump[..dump.len() - 3],
             "the dump ends early, in block ",
         ),
-        ("empty", b"", "this is no dump of a store"),
-        ("text", &[b'x'; 100], "this is no dump of a store"),
+        ("empty", b"", "not a dump of a store"),
+        ("text", &[b'x'; 100], "not a dump of a store"),
     ];
     for (name, bytes, why) in changed {
         fs::write(fixture.path(name), bytes).unwrap();

@@ -387,7 +387,7 @@ fn what_is_no_image_is_refused() {
     nix::unistd::mkfifo(&fixture.path("fifo"), mode).unwrap();
     for args in [&["info"][..], &["ls"], &["extract", "--to", "out"]] {
         let on = |image| fixture.iso(&[args, &[image]].concat()).with(125);
-        on("text").mentions("goanna: text: no ISO 9660 image: ");
+        on("text").mentions("goanna: text: not an ISO 9660 image: ");
         on("dir").mentions("goanna: dir: Is a directory\n");
         on("missing").mentions("goanna: missing: No such file or directory\n");
         on("fifo").mentions("goanna: fifo: Illegal seek\n");

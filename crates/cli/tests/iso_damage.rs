@@ -190,7 +190,7 @@ fn links_of_the_image_are_not_followed() {
 fn lead(fixture: &Fixture, image: &str, name: &str, block: u32) {
     let mut bytes = fs::read(fixture.path(image)).unwrap();
     let identifier = [&[name.len() as u8][..], name.as_bytes()].concat();
-    // Path tables begin an entry with the length of the name, too; their next byte is no flag of a directory.
+    // Path tables begin an entry with the length of the name, too; their next byte is not a flag of a directory.
     let records: Vec<_> = find(&bytes, &identifier)
         .into_iter()
         .filter(|place| bytes[place - 7] == 2 && bytes[place - 4..place - 2] == [1, 0])

@@ -23,7 +23,7 @@ pub fn of(code: i32) -> &'static CStr {
         Errno::ENOSPC => c"no space left to commit; the transaction was aborted",
         Errno::EIO => c"the disk failed at the commit; the transaction was aborted",
         Errno::EDEADLK => c"deadlock: transactions would wait for each other's locks",
-        Errno::ETIMEDOUT => c"a lock was not to be had in time",
+        Errno::ETIMEDOUT => c"timed out waiting for a lock",
         Errno::EPROTO => c"the monitor's answer is not understood",
         _ => c"unknown error",
     }

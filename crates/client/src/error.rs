@@ -18,7 +18,7 @@ pub enum Error {
     /// `EFAULT`: the buffer is not accessible memory. Of every call with a buffer.
     #[error("the buffer is not accessible memory")]
     BadBuffer,
-    /// `ESRCH`: the target is no process of this run. Of every call.
+    /// `ESRCH`: the target is not a process of this run. Of every call.
     #[error("the process does not belong to this run")]
     NoProcess,
     /// `EPERM`: the target, or the transaction to attach to, is another user's.
@@ -60,7 +60,7 @@ pub enum Error {
     #[error("deadlock: transactions would wait for each other's locks")]
     Deadlock,
     /// `ETIMEDOUT`: a lock was not free in time. A retry may succeed.
-    #[error("a lock was not to be had in time")]
+    #[error("timed out waiting for a lock")]
     LockTimeout,
     /// An errno that no call is documented to fail with.
     #[error("{}", .0.desc())]

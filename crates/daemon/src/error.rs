@@ -35,11 +35,13 @@ pub enum Error {
     OtherVersion(PathBuf, i32),
     /// The store's owner has other namespaces or another root.
     #[error(
-        "the store is in use by process {0} (aminod), which has other mounts, processes or users in sight"
+        "the store is in use by process {0} (aminod), which is in other namespaces of mounts, processes or users"
     )]
     OtherNamespaces(i32),
     /// The store's owner has ended.
-    #[error("process {0} (aminod), which owned the store, has ended; what it ran was killed")]
+    #[error(
+        "process {0} (aminod), which owned the store, has ended; the programs that it ran were killed"
+    )]
     OwnerEnded(i32),
     /// The store could not be dumped.
     #[error("{}: {}", escape_path(.0), .1)]

@@ -64,7 +64,7 @@ pub enum Error {
         source: io::Error,
     },
     /// There is no primary volume descriptor where one is required.
-    #[error("no ISO 9660 image: no primary volume descriptor from byte {offset}")]
+    #[error("not an ISO 9660 image: no primary volume descriptor from byte {offset}")]
     NotIso {
         /// The required position of the first descriptor.
         offset: u64,

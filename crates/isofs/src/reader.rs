@@ -169,7 +169,9 @@ impl Reader {
         self.rock(&record, continuations, &mut rock)?;
         let mut meta = self.meta(&Parsed { record, rock })?;
         if meta.kind != FileKind::Directory {
-            return Err(record.fields.damaged("its own record is no directory's"));
+            return Err(record
+                .fields
+                .damaged("its own record is not that of a directory"));
         }
         // The caller knows its position; the record may be a copy.
         meta.ino = offset;

@@ -330,7 +330,7 @@ fn sessions_of_genisoimage() {
     same_tree(&open(&image, options), &work.tree, &ALL);
 }
 
-/// An image within an image, and one behind another, are no sessions.
+/// An image within an image, and one behind another, are not sessions.
 #[test]
 fn what_looks_like_a_session() {
     let work = Work::new();

@@ -382,7 +382,7 @@ fn several_sections() {
     for block in FREE..FREE + 10 {
         image.put_block(block, &[b'a' + block as u8 - FREE as u8; 2048]);
     }
-    // For bsdtar it is no image without places of path tables, and with spaces where there are to be zeros.
+    // bsdtar refuses an image without places of path tables, or with spaces where there are to be zeros.
     let descriptor = 16 * SECTOR;
     image.put(descriptor + 88, &[0; 3]);
     image.put(descriptor + 140, &18_u32.to_le_bytes());

@@ -10,7 +10,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 /// The maximum width of help texts, in columns. The notes and examples behind the options are formatted for it by hand. Without
-/// this limit clap uses 100 columns where stdout is no terminal, and the full width of a wide terminal.
+/// this limit clap uses 100 columns where stdout is not a terminal, and the full width of a wide terminal.
 pub const HELP_COLUMNS: usize = 80;
 
 /// A shell whose completions can be made.

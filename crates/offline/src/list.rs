@@ -61,7 +61,7 @@ pub struct ListOptions {
 /// One step of [`list`].
 #[derive(Debug)]
 pub enum Listed {
-    /// The requested paths that are no directories. This step comes once, before all directories.
+    /// The requested paths that are not directories. This step comes once, before all directories.
     Files(Vec<FileInfo>),
     /// A directory.
     Directory {

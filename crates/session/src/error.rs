@@ -78,7 +78,7 @@ pub enum Error {
         parent: PathBuf,
     },
     /// The host refuses to make a store at this place.
-    #[error("{}: no store can be made here: {}", escape_path(.dir), io_error_text(.why))]
+    #[error("{}: cannot make a store here: {}", escape_path(.dir), io_error_text(.why))]
     NotMade {
         /// The store.
         dir: PathBuf,
@@ -105,7 +105,7 @@ pub enum Error {
     #[error("{}: the store is mounted twice", escape_path(.0))]
     MountedTwice(PathBuf),
     /// A transaction over two stores.
-    #[error("--txn: a transaction cannot span the store mounted at {}, too", escape(.0))]
+    #[error("--txn: a transaction cannot span a second store, which is mounted at {}", escape(.0))]
     SeveralStores(Vec<u8>),
     /// An operation on a host path failed.
     #[error("{}: {}", escape_path(.path), io_error_text(.why))]
@@ -146,7 +146,7 @@ pub enum MountPointError {
     #[error("not an absolute path")]
     Relative,
     /// The root.
-    #[error("the store cannot appear at /, which the host keeps")]
+    #[error("the store cannot be mounted at /")]
     Root,
     /// Inside the store's directory.
     #[error("lies inside the store's own directory {0}")]
@@ -159,7 +159,7 @@ pub enum MountPointError {
 /// Why a store cannot be used. The message leaves out the store's directory, which [`Error`] names.
 #[derive(Debug, ThisError)]
 pub enum StoreError {
-    /// The directory exists and is no store.
+    /// The directory exists and is not a store.
     #[error("not an amino store: {0}")]
     NotAStore(&'static str),
     /// Another process has it open.

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::Errno;
 
-/// Escapes a name or a path for a terminal: bytes that are no printable UTF-8 become `\n`, `\t` or `\xNN`, and a backslash becomes `\\`, so that
+/// Escapes a name or a path for a terminal: bytes that are not printable UTF-8 become `\n`, `\t` or `\xNN`, and a backslash becomes `\\`, so that
 /// two different names never look alike.
 pub fn escape(bytes: &[u8]) -> String {
     render(bytes, |c| c == '\\' || is_unsafe(c))

@@ -17,7 +17,7 @@ pub struct Signature {
     pub class: Class,
     /// Its arguments, in their order; at most six.
     pub params: &'static [Param],
-    /// What a result that is no errno means.
+    /// What a result that is not an errno means.
     pub returns: Returns,
 }
 
@@ -91,7 +91,7 @@ pub enum Kind {
     OffsetPointer,
     /// A number of bytes.
     Size,
-    /// A number of things that are no bytes.
+    /// A number of things that are not bytes.
     Count,
     /// A user id.
     Uid,
@@ -251,7 +251,7 @@ impl Field {
     }
 }
 
-/// What a result that is no errno means.
+/// What a result that is not an errno means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Returns {
     /// Always 0.

@@ -16,7 +16,7 @@ pub enum Value {
         /// Where it leads.
         resolved: Option<Box<[u8]>>,
     },
-    /// A string that is no path, without its NUL.
+    /// A string that is not a path, without its NUL.
     Text(Box<[u8]>),
     /// A file descriptor, with the path of its file where that is known.
     Descriptor {

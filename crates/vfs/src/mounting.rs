@@ -22,7 +22,7 @@ pub enum MountError {
     BadPath,
     /// Something is mounted there already.
     Busy,
-    /// The mount point, or a component of its path, exists and is no directory.
+    /// The mount point, or a component of its path, exists and is not a directory.
     NotDirectory,
     /// A component of the mount point's path could not be read.
     Lookup(FsError),
@@ -35,7 +35,9 @@ impl fmt::Display for MountError {
             Self::Root => f.write_str("the mount point must not be /"),
             Self::BadPath => f.write_str("the mount point holds \"..\", NUL, or too long a name"),
             Self::Busy => f.write_str("something is mounted there already"),
-            Self::NotDirectory => f.write_str("the mount point, or a part of it, is no directory"),
+            Self::NotDirectory => {
+                f.write_str("the mount point, or a part of it, is not a directory")
+            }
             Self::Lookup(FsError::Errno(errno)) => {
                 write!(f, "the mount point cannot be looked up: {}", errno.desc())
             }

@@ -1,7 +1,7 @@
 //! A layer that encodes names: the lower file system holds `66696c65` for `file`, and everything else as it is.
 //!
 //! The methods with names in them encode and decode (`encodename` and `decodename` of Goanna, section 4.1); all others are
-//! forwarded. A name in the lower file system that is no encoding is not shown.
+//! forwarded. A name in the lower file system that is not an encoding is not shown.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

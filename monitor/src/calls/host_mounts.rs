@@ -42,7 +42,7 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     on_host(call, &target, Errno::EOPNOTSUPP)
 }
 
-/// umount2(2): target, flags. EBUSY for a mount of the run, which its other processes use; EINVAL if `target` is no mount point.
+/// umount2(2): target, flags. EBUSY for a mount of the run, which its other processes use; EINVAL if `target` is not a mount point.
 pub fn umount2(call: &mut Call<'_>) -> Result<Answer> {
     const NOFOLLOW: i32 = libc::UMOUNT_NOFOLLOW;
     let known = libc::MNT_FORCE | libc::MNT_DETACH | libc::MNT_EXPIRE | NOFOLLOW;

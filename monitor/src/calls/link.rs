@@ -298,7 +298,7 @@ fn read_target(call: &Call<'_>, (dirfd, path): Name, buffer: u64, size: i32) -> 
         .ok_or(Errno::EINVAL)?;
     let path = &*path?;
     let place = if path.is_empty() {
-        // An O_PATH descriptor of a symbolic link; AT_FDCWD and anything else is no link.
+        // An O_PATH descriptor of a symbolic link; AT_FDCWD and anything else is not a link.
         let target = call.object_at(dirfd, path, libc::AT_EMPTY_PATH)?;
         let Target::At(place) = target else {
             return Ok(Answer::PassOn);

@@ -2,8 +2,8 @@
 
 use goanna_sys::stub::kind;
 
-/// Calls that name no file by a path, or read what a path names, and the kind of stub for each. Those that change names, and
-/// opens that create, truncate or write, are none of them.
+/// The calls that have stubs, and the kind of stub for each: calls without a path, and calls that read what a path names. Calls that
+/// change names have none, nor do opens that create, truncate or write.
 const KINDS: &[(i64, u32)] = &[
     (libc::SYS_write, kind::DESCRIPTOR | kind::WRITE),
     (libc::SYS_stat, 0),

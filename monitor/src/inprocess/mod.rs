@@ -3,7 +3,7 @@
 //! In a process that makes many calls a site of libc or its loader (`sites`) is patched, when it is used for the second time, to
 //! jump to a stub (`goanna_sys::stub`) behind the library's code. The stub makes the call under a cookie that the seccomp filter lets pass,
 //! and keeps the result only where the monitor would have passed the call on; otherwise it continues with the site's
-//! `syscall`, which notifies. So whatever is not patched is right, too. The rules and their reasons are in docs/decisions/0053.
+//! `syscall`, which notifies. Code that is not patched notifies as well, so patching is never needed for a right answer. The rules and their reasons are in docs/decisions/0053.
 //!
 //! * `calls` says which calls have stubs, and what each must look at.
 //! * `elf` and `sites` analyse a library; `libraries` keeps what they find, for the run.
@@ -60,7 +60,7 @@ use space::{Space, WriteAccess};
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
 
-/// The same of all processes of a run before a library is analysed. That takes 2 to 3 ms of CPU time, of which a run of fewer calls gets little back.
+/// Notified calls of all processes of a run before a library is analysed. That takes 2 to 3 ms of CPU time, which stubs do not save in a run with fewer calls.
 const CALLS_OF_RUN_BEFORE: u32 = 1024;
 
 /// Time from the first stubs of a run to the watch for mount points on the host. The end of an inotify(7) instance that has watched something takes some

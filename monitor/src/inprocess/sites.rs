@@ -1,8 +1,8 @@
 //! Finds the system calls of a library that can be patched to go through a stub.
 //!
 //! A site is an instruction of five bytes, which becomes a jump, with `syscall` behind it, which stays: `mov $nr,%eax`; or, in the loader's opens,
-//! `mov $AT_FDCWD,%edi` with the number set by an instruction shortly before. A site is taken only where a decoder that starts at the function's first byte comes
-//! to all of these instructions, and nothing branches between them.
+//! `mov $AT_FDCWD,%edi` with the number set by an instruction shortly before. A site is used only if a decoder that starts at the function's first byte
+//! decodes exactly these instructions, and no branch leads between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -291,7 +291,7 @@ fn is_decoded(text: &[u8], base: u64, functions: &[Range<u64>], site: &Site) -> 
     whole && seen == expected.len()
 }
 
-/// Shows `see` the instructions of `function`. False where it has bytes that are none.
+/// Calls `see` with each instruction of `function`. False if the function has bytes that are not an instruction.
 fn decode(
     text: &[u8],
     base: u64,

@@ -294,7 +294,7 @@ fn head(call: &Call<'_>, at: &Pos) -> Result<Vec<u8>> {
     let mut head = vec![0; HEAD];
     let got = match at {
         Pos::Host(path) => {
-            // If the monitor cannot read the file, the kernel decides; the file is no script in a mount.
+            // If the monitor cannot read the file, the kernel decides; the file is not a script in a mount.
             let is_file = |file: &File| match file.metadata() {
                 Ok(meta) if meta.is_file() => {
                     note_set_id(call, path, &meta);
@@ -361,7 +361,7 @@ struct Shebang {
 
 impl Shebang {
     /// Parses the line as `fs/binfmt_script.c` does: one optional argument, which may contain blanks. `None`
-    /// if the file is no script, names no interpreter, or the interpreter's name does not fit the buffer.
+    /// if the file is not a script, names no interpreter, or the interpreter's name does not fit the buffer.
     fn parse(head: &[u8]) -> Option<Self> {
         let line = head.strip_prefix(b"#!")?;
         let end = line.iter().position(|&b| b == b'\n');

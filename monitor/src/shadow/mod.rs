@@ -74,7 +74,7 @@ pub enum Shadow {
         /// Keeps the identity ours.
         handle: Arc<ObjectHandle>,
     },
-    /// An `O_PATH` descriptor of something that is no directory: the object is an empty memfd.
+    /// An `O_PATH` descriptor of something that is not a directory: the object is an empty memfd.
     Reference {
         /// The virtual inode.
         place: Place,

@@ -326,7 +326,7 @@ impl Mirrors {
         }
     }
 
-    /// Removes a mirror: `IN_ATTRIB` at once if it is no directory's, `IN_DELETE_SELF` and `IN_IGNORED` when the returned descriptor
+    /// Removes a mirror: `IN_ATTRIB` at once if it is not that of a directory, `IN_DELETE_SELF` and `IN_IGNORED` when the returned descriptor
     /// and all others of it are closed.
     pub fn remove(&mut self, id: MirrorId) -> Option<OwnedFd> {
         let names: Vec<_> = self.get(id)?.names.keys().cloned().collect();

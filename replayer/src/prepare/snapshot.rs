@@ -280,7 +280,7 @@ fn attributes(root: i32, entry: &Entry) -> Result<(), Errno> {
 /// Name and value of an extended attribute.
 type Extended = (Vec<u8>, Vec<u8>);
 
-/// The extended attributes of a file that is no symbolic link.
+/// The extended attributes of a file that is not a symbolic link.
 fn extended(path: &Path) -> Result<Vec<Extended>, Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
     let mut buffer = vec![0; MAX_ATTRIBUTES];

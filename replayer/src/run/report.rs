@@ -26,7 +26,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Differences of the same kind have the same call, expectation and outcome, except for numbers that are no errors.
+    /// Differences of the same kind have the same call, expectation and outcome, except for numbers that are not errors.
     fn kind(&self) -> String {
         let sort = |text: &str| {
             let is_number = text.parse::<i64>().is_ok();

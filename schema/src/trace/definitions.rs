@@ -23,7 +23,7 @@ pub enum Type {
     Signed,
     /// Byte string: a name, a path, a hash.
     Bytes,
-    /// Byte string that is no name: file content.
+    /// Byte string that is not a name: file content.
     Data,
 }
 

@@ -132,7 +132,7 @@ impl Footer {
         out
     }
 
-    /// The length of the footer that begins with `raw`; `None` if `raw` is no footer.
+    /// The length of the footer that begins with `raw`; `None` if `raw` is not a footer.
     pub fn len(raw: &[u8]) -> Option<usize> {
         let mut reader = Reader::new("footer", raw);
         let found = reader.take(Self::MAGIC.len()).ok()? == Self::MAGIC;

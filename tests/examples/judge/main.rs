@@ -24,7 +24,7 @@ use compare::{Difference, Known, Reference};
 use run::{BACKENDS, INTERCEPTS};
 use suite::{SUITES, Suite};
 
-/// How often a suite runs natively: a case whose outcome changes from run to run is no difference.
+/// How often a suite runs natively: a case whose outcome changes from run to run is not a difference.
 const NATIVE_RUNS: usize = 2;
 
 /// Run external test suites natively and in every back end, and print the differences

@@ -11,7 +11,7 @@ use goanna_syscalls::{Field, Kind, Param, Returns, SIGNATURES, Signature, Struct
 use super::Definitions;
 use super::groups::Groups;
 
-/// Message ids that are no calls; `docs/trace-format.md` lists them.
+/// Message ids that are not calls; `docs/trace-format.md` lists them.
 pub(super) mod id {
     pub const BEGAN: u32 = 1;
     pub const EXECUTED: u32 = 2;
@@ -85,7 +85,7 @@ pub(super) enum FilePart {
 /// The schema of a stream, and the fields of each message in it.
 pub(super) struct Plans {
     pub schema: Schema,
-    /// For each message, in the schema's order. Messages that are no calls have none.
+    /// For each message, in the schema's order. Messages that are not calls have none.
     pub sources: Vec<Vec<Source>>,
     /// Position of a call's message, by call number.
     pub calls: HashMap<u32, usize>,
@@ -173,7 +173,7 @@ const BLOB: &[PlainField] = &[
     ("data", "data", "", (Type::Data, 0)),
 ];
 
-/// Events of threads that are no calls: id, name, and the fields between thread and file.
+/// Events of threads that are not calls: id, name, and the fields between thread and file.
 const OF_THREADS: &[(u32, &str, &[PlainField])] = &[
     (
         id::BEGAN,
@@ -218,7 +218,7 @@ const OF_THREADS: &[(u32, &str, &[PlainField])] = &[
 ];
 
 impl Builder {
-    /// The messages that are no calls, in ascending order of their ids. `stream.rs` puts their values in the same order.
+    /// The messages that are not calls, in ascending order of their ids. `stream.rs` puts their values in the same order.
     fn events(&mut self) -> Vec<Vec<Source>> {
         for (id, name, own) in OF_THREADS {
             let mut arguments = self.all_plain(THREAD);

@@ -284,7 +284,7 @@ fn file_part(file: &File, part: FilePart) -> Value<'_> {
     })
 }
 
-/// An event of a thread that is no call, as a message: thread, own values, file.
+/// An event of a thread that is not a call, as a message: thread, own values, file.
 struct OfThread<'e> {
     id: u32,
     subject: &'e Subject,

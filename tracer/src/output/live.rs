@@ -7,7 +7,7 @@ use crate::Error;
 
 /// Sends the bytes of the trace, a block at a time, to the other end of [`live`].
 ///
-/// A slow consumer blocks the source. A consumer that has ended is no error, and the rest of the trace is dropped.
+/// A slow consumer blocks the source. A consumer that has ended is not an error, and the rest of the trace is dropped.
 pub struct Live {
     consumer: SyncSender<Vec<u8>>,
     stream: Option<Stream>,

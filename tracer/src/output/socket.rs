@@ -41,7 +41,7 @@ impl FromStr for Address {
             }
             (_, Some(path)) if !path.is_empty() => Ok(Self::Unix(path.into())),
             _ => Err(format!(
-                "{text:?} is no address: tcp://HOST:PORT and unix:PATH are"
+                "{text:?} is not an address: tcp://HOST:PORT or unix:PATH"
             )),
         }
     }

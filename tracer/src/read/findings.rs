@@ -16,7 +16,7 @@ pub struct Finding {
 /// A kind of problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
-    /// Bytes that are no part of a trace.
+    /// Bytes that are not part of a trace.
     Garbage {
         /// How many.
         bytes: u64,

@@ -160,7 +160,7 @@ impl<R: Read> Reader<R> {
         self.last_offset
     }
 
-    /// Reads the next part; `None` at the end. Fails when the bytes are no trace, or the input cannot be read.
+    /// Reads the next part; `None` at the end. Fails when the bytes are not a trace, or the input cannot be read.
     #[allow(clippy::should_implement_trait)] // an iterator would have to end after an error
     pub fn next(&mut self) -> Result<Option<Item>, Error> {
         loop {

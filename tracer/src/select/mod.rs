@@ -119,7 +119,7 @@ impl Filter {
         self.graph.at_entry(Some(nr), subject)
     }
 
-    /// Whether an event of `subject` that is no call may be kept: whether a call of it could be selected.
+    /// Whether an event of `subject` that is not a call may be kept: whether a call of it could be selected.
     pub fn selects_subject(&self, subject: &Subject) -> bool {
         self.graph.at_entry(None, subject) != Verdict::Rejected
     }

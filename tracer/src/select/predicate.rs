@@ -83,7 +83,7 @@ impl Predicate {
         }
     }
 
-    /// The outcome of the test at the entry of a call; `nr` is `None` for an event that is no call. `None` if the entry does not decide it.
+    /// The outcome of the test at the entry of a call; `nr` is `None` for an event that is not a call. `None` if the entry does not decide it.
     pub fn at_entry(&self, nr: Option<u32>, subject: &Subject) -> Option<bool> {
         match self {
             Self::Call(set) => nr.map(|nr| set.contains(nr)),

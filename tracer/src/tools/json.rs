@@ -12,7 +12,7 @@ use super::{Consumer, clock_offset};
 use crate::Error;
 
 /// Writes an object for each record: `message` and the fields by their names. `NAME.names` has the names of flags, `error` that of an
-/// error, `realtime` the time in nanoseconds since 1970. An argument of a call that has the name of a field of its thread is `NAME.argument`. Bytes that are no UTF-8 become `{"hex": "..."}`.
+/// error, `realtime` the time in nanoseconds since 1970. An argument of a call that has the name of a field of its thread is `NAME.argument`. Bytes that are not UTF-8 become `{"hex": "..."}`.
 pub struct JsonLines<W> {
     out: W,
     offset_ns: Option<i64>,

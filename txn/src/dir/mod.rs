@@ -50,7 +50,7 @@ pub(crate) fn read_header(dir: &Path) -> Result<Option<Header>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
             return Err(Error::NotAStore {
                 path: dir.to_owned(),
-                why: "it is no directory",
+                why: "it is not a directory",
             });
         }
         Err(error) => return Err(Error::io("read", &path)(error)),

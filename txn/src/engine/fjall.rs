@@ -159,7 +159,7 @@ fn keyspaces(dir: &Path) -> Vec<String> {
 
 /// Drops the part of the journals in `dir` after the checkpoint, which relied on `relied_on`. That part must be unchanged.
 ///
-/// A journal that is shorter or missing is no damage in itself: fjall removes one whose batches are all in tables. If they are not,
+/// A journal that is shorter or missing is not damage in itself: fjall removes one whose batches are all in tables. If they are not,
 /// the engine opens with fewer entries than the checkpoint has, which is detected.
 fn truncate_journals(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
     if !dir.is_dir() {

@@ -250,7 +250,7 @@ impl LowerFile {
         }
     }
 
-    /// The parts of the first `size` bytes that are no holes: offsets and lengths.
+    /// The parts of the first `size` bytes that are not holes: offsets and lengths.
     pub fn data_segments(&self, size: u64) -> Result<Vec<(u64, u64)>> {
         let opened = self.opened()?;
         match opened.native {

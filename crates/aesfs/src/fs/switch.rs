@@ -438,7 +438,7 @@ impl AesFs {
     }
 
     /// Removes the capabilities of a file whose content or owner has changed, as the kernel does (`cap_inode_killpriv`). A run gives programs no
-    /// capabilities by the attribute, so a host that refuses to remove it, from a file that its owner may not write, is no error.
+    /// capabilities by the attribute, so a host that refuses to remove it, from a file that its owner may not write, is not an error.
     fn drop_capability(&self, caller: &Caller, node: &Node) {
         self.files.without_capability(node, || {
             if let Ok(name) = self.xattr_name(CAPABILITY) {

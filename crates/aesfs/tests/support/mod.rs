@@ -102,7 +102,7 @@ impl Place {
         findings
     }
 
-    /// The files of the volume's top directory that are no files of the format: encrypted entries.
+    /// The files of the volume's top directory that are not files of the format: encrypted entries.
     pub fn entries(&self, below: &Path) -> Vec<PathBuf> {
         let mut all: Vec<_> = std::fs::read_dir(self.dir.path().join(below))
             .unwrap()

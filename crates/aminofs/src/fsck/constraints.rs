@@ -248,7 +248,8 @@ pub fn reachable(survey: &Survey, out: &mut Vec<Finding>) {
                 continue;
             }
             if !leads_to_root(survey, *parent, &mut known) {
-                let what = format!("a name lies in {parent}, which is no directory below the root");
+                let what =
+                    format!("a name lies in {parent}, which is not a directory below the root");
                 find(
                     out,
                     survey,

@@ -34,7 +34,7 @@ pub fn aes(args: &aes::Aes) -> Result<u8, Error> {
     }
 }
 
-/// The source of the password: an option, else the terminal, or standard input if that is no terminal, as for gocryptfs.
+/// The source of the password: an option, else the terminal, or standard input if that is not a terminal, as for gocryptfs.
 fn source(file: Option<&Path>, command: Option<&std::ffi::OsString>) -> PasswordSource {
     match PasswordSource::named(file, command.map(|command| command.as_bytes())) {
         Some(PasswordSource::File(path)) if path == Path::new("-") => PasswordSource::Stdin,

@@ -61,7 +61,7 @@ pub fn show_hint(text: &str) {
     line(&format!("hint: {text}"));
 }
 
-/// Writes a report that is no message, such as figures that were asked for: lines that end in a newline.
+/// Writes a report that is not a message, such as figures that were asked for: lines that end in a newline.
 pub fn show_report(text: &str) {
     // If stderr is closed, the error cannot be reported anywhere.
     let _ = std::io::stderr().write_all(text.as_bytes());

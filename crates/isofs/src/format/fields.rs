@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// `None` where the fields are no date: all zero means "not given". `zone` is in quarters of an hour east of
+/// `None` where the fields are not a date: all zero means "not given". `zone` is in quarters of an hour east of
 /// Greenwich; as in Linux, an impossible zone counts as 0.
 fn stamp(year: i64, parts: [u8; 5], nsec: u32, zone: u8) -> Option<Stamp> {
     let [month, day, hour, minute, second] = parts.map(i64::from);

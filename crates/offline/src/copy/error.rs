@@ -14,13 +14,13 @@ pub enum CopyError {
     /// An operation on the tree's file system failed.
     #[error("in the store: {}", .0.desc())]
     Tree(Errno),
-    /// A reason that is no errno.
+    /// A reason that is not an errno.
     #[error("{0}")]
     Other(Cow<'static, str>),
 }
 
 impl CopyError {
-    /// A reason that is no errno.
+    /// A reason that is not an errno.
     pub const fn text(why: &'static str) -> Self {
         Self::Other(Cow::Borrowed(why))
     }

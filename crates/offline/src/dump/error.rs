@@ -17,7 +17,7 @@ pub enum DumpError {
     #[error("cannot read the dump: {}", io_error_text(.0))]
     Read(#[source] io::Error),
     /// The stream does not start as a dump does.
-    #[error("this is no dump of a store")]
+    #[error("not a dump of a store")]
     NotADump,
     /// The stream ends in the middle.
     #[error("the dump ends early, in block {block} at byte {offset}")]
@@ -41,7 +41,7 @@ pub enum DumpError {
         why: String,
     },
     /// There is data behind the end of the dump.
-    #[error("the dump has {0} records and ends, but bytes follow")]
+    #[error("bytes follow the end of the dump, which has {0} records")]
     BytesBehind(u64),
     /// The path of the new store exists already.
     #[error("{}: exists and is not empty", escape_path(.0))]

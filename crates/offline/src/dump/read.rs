@@ -237,7 +237,10 @@ mod tests {
         }
         let longer = [&dump[..], b"x"].concat();
         let error = read(&longer).unwrap_err().to_string();
-        assert_eq!(error, "the dump has 20 records and ends, but bytes follow");
+        assert_eq!(
+            error,
+            "bytes follow the end of the dump, which has 20 records"
+        );
     }
 
     #[test]

@@ -92,7 +92,7 @@ pub enum SpecError {
     #[error("no target; a mount is TYPE=SOURCE:TARGET[,option...]")]
     NoTarget,
     /// A second `:`.
-    #[error("a second colon; one that is part of a path is written \\:")]
+    #[error("a second colon; a colon in a path is written \\:")]
     SecondColon,
     /// The source is empty.
     #[error("the source is empty")]

@@ -17,7 +17,7 @@ use toml::de::{DeTable, DeValue};
 pub struct ProfileError {
     /// Its line, from 1.
     line: usize,
-    /// The key at fault; none where the text is no TOML.
+    /// The key at fault; none where the text is not TOML.
     key: Option<String>,
     why: Why,
 }
@@ -32,7 +32,7 @@ enum Why {
     Missing,
     #[error("must be {0}")]
     MustBe(&'static str),
-    #[error("\"{0}\" is no pattern: {1}")]
+    #[error("\"{0}\" is not a pattern: {1}")]
     Pattern(String, String),
 }
 
@@ -228,7 +228,7 @@ mod tests {
             ),
             (
                 format!("[[rule]]\nprograms = [\n  \"a\",\n  \"b[\"\n]\nbegin = \"exec\"\n{rest}"),
-                "4: programs: \"b[\" is no pattern",
+                "4: programs: \"b[\" is not a pattern",
             ),
             (
                 format!("[[rule]]\nbegin = \"exec\"\nprograms = []\n{rest}"),

@@ -234,7 +234,7 @@ pub fn data_segments(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<Vec<(u6
         if data >= end {
             break;
         }
-        // Data that another process truncates meanwhile is no data any more.
+        // Data that another process truncates meanwhile is not data any more.
         let hole = match seek(fd, data, libc::SEEK_HOLE) {
             Ok(hole) => hole.min(end),
             Err(Errno::ENXIO) => break,

@@ -30,7 +30,7 @@ pub fn unix_socket_types() -> Vec<i32> {
 }
 
 fn is_inherited(fd: i32) -> bool {
-    // SAFETY: integers only; a number that is no descriptor any more is EBADF.
+    // SAFETY: integers only; a number that is not a descriptor any more is EBADF.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
     flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }

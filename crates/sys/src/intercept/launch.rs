@@ -302,7 +302,7 @@ fn fork_blocked(prepared: &mut Prepared<'_>) -> Result<i32, Errno> {
     }
     prepared.child_mask = prepared.mask;
     for &signal in &prepared.launch.unblock {
-        // SAFETY: the set is live; a number that is no signal is refused.
+        // SAFETY: the set is live; a number that is not a signal is refused.
         unsafe { libc::sigdelset(&raw mut prepared.child_mask, signal) };
     }
     // SAFETY: the child runs `child`, which makes async-signal-safe calls only and never returns.

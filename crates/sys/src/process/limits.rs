@@ -83,7 +83,7 @@ const TABLE_ENTRIES: libc::c_int = 16 << 10;
 
 /// Makes the descriptor table large while it belongs to one thread. When a table that threads share grows, the kernel
 /// waits until no CPU can be looking at the old one (`synchronize_rcu`), 5 to 20 ms each of the ten times it doubles.
-/// A limit below that size is no error: then the process needs no larger table.
+/// A limit below that size is not an error: then the process needs no larger table.
 pub fn widen_descriptor_table() {
     // SAFETY: a copy of standard input is made and closed; nothing else knows its number.
     unsafe {
@@ -98,7 +98,7 @@ pub(crate) fn inherited_nofile() -> Option<libc::rlimit64> {
     INHERITED_NOFILE.get().copied()
 }
 
-/// The soft limit on file sizes of `tid`'s process, in bytes; `u64::MAX` is no limit. ESRCH.
+/// The soft limit on file sizes of `tid`'s process, in bytes; `u64::MAX` means no limit. ESRCH.
 pub fn prlimit_fsize(tid: i32) -> Result<u64, Errno> {
     soft(tid, libc::RLIMIT_FSIZE, "Max file size")
 }

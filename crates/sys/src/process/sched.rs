@@ -53,7 +53,7 @@ impl Schedule {
     fn of(thread: &str) -> Result<Self, Errno> {
         let text = fs::read(format!("/proc/{thread}/sched"));
         let text = text.map_err(|_| Errno::EOPNOTSUPP)?;
-        // It begins with the name of the thread, which may be no UTF-8.
+        // It begins with the name of the thread, which may not be UTF-8.
         let text = String::from_utf8_lossy(&text);
         let field = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;

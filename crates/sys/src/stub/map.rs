@@ -146,7 +146,7 @@ impl AttributeMap {
         self.word(CLOSED_AT).store(closed.into(), SeqCst);
     }
 
-    /// A number that is no id of an entry, and that no other call returns.
+    /// A number that is not an id of an entry, and that no other call returns.
     pub fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Relaxed)
     }

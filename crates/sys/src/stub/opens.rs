@@ -2,11 +2,11 @@
 //!
 //! The answer may be the number of a descriptor of the monitor, with the flags for opening it. The thread then opens `/proc/PID/fd/N` itself, where PID is the
 //! monitor's process ID: the kernel does what it would do for the monitor, but the monitor need not wait until the thread has woken. Or the descriptor is of a
-//! directory, and the thread creates a file in it, of which its own path has the name.
+//! directory, in which the thread creates a file with the last component of its path.
 
 use std::os::fd::RawFd;
 
-/// Marks an answer that is no descriptor of the program.
+/// Marks an answer that is not a descriptor of the program.
 const OWN: i64 = 1 << 62;
 /// Where the flags begin.
 const FLAGS_SHIFT: u32 = 32;

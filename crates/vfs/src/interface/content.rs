@@ -40,8 +40,8 @@ pub trait CachedContent: Send + Sync {
         false
     }
 
-    /// ftruncate(2) of a file that a program has open for writing: the descriptor allows it, whatever the file's permissions are now. `None`:
-    /// [`crate::FileSystem::truncate`] does not look at them.
+    /// ftruncate(2) of a file that a program has open for writing: the descriptor allows it, whatever the file's permissions are now. `None`
+    /// if [`crate::FileSystem::truncate`] can be called instead, because it does not check permissions.
     fn truncate_open(&self, caller: &Caller, node: &Node, size: u64) -> Option<Result<()>> {
         None
     }

@@ -70,7 +70,7 @@ pub trait FileSystem: Send + Sync + 'static {
 
     // Required: a read-only file system.
 
-    /// The entry `name` of `dir`. ENOENT when there is none, ENOTDIR when `dir` is none.
+    /// The entry `name` of `dir`. ENOENT if it does not exist, ENOTDIR if `dir` is not a directory.
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node>;
     /// The parent of directory `dir`, the one it had for a removed directory; the root is its own parent.
     fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node>;
@@ -159,7 +159,7 @@ pub trait FileSystem: Send + Sync + 'static {
     ) -> Result<()> {
         Err(Errno::EXDEV.into())
     }
-    /// Removes a name that is no directory (EISDIR when it is one).
+    /// Removes a name that is not a directory (EISDIR when it is one).
     fn unlink(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<()> {
         Err(Errno::EROFS.into())
     }

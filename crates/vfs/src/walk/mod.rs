@@ -261,8 +261,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Runs the walk. If it fails after it has left something on the host that is no directory by `..`, the error is that of
-    /// the directory: the kernel would have failed there.
+    /// Runs the walk. If it fails after a `..` that followed a component of the host which is not a directory, the error is that of this
+    /// component: the kernel would have failed there.
     fn find(&mut self, start: Pos, path: &[u8], goal: &Goal) -> Result<Found> {
         let found = self.run(start, path, goal);
         match found {
@@ -583,7 +583,7 @@ impl<'a> Walk<'a> {
         ))
     }
 
-    /// A component that is missing or unreadable counts as one that is no link. The kernel reports the error, or
+    /// A component that is missing or unreadable counts as one that is not a link. The kernel reports the error, or
     /// [`is_directory`] does where the walk goes up from it and enters a mount.
     fn step_host(&self, dir: &[u8], name: &[u8], through: bool) -> Result<(Pos, Option<Vec<u8>>)> {
         let mut path = dir.to_vec();

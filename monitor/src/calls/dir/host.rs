@@ -31,7 +31,7 @@ pub fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         return Ok(Answer::PassOn);
     }
     let (_, ofd) = call.descriptor_of_any(call.int(0))?;
-    // The kernel refuses O_PATH descriptors, and objects that are no directory any more.
+    // The kernel refuses O_PATH descriptors, and objects that are not directories any more.
     let at_start = lseek(ofd.as_fd(), 0, Whence::SeekCur) == Ok(0);
     if at_start {
         first_entries(call, layout, &ofd, &missing)

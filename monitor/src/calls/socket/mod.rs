@@ -172,7 +172,7 @@ fn bind_by(caller: Option<&Caller>, socket: &OwnedFd, path: &[u8]) -> Result<()>
 }
 
 /// The host object of the socket that `path` names, by a path that fits an address; `None` when the kernel finds it by that
-/// name. EACCES without permission to write; ECONNREFUSED if it is no socket, or if no process of this run has bound it.
+/// name. EACCES without permission to write; ECONNREFUSED if it is not a socket, or if no process of this run has bound it.
 fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
     let resolved: Resolved<Pos> = call.resolve(libc::AT_FDCWD, path, true)?;
     let Target::At(place) = call.target(resolved)? else {

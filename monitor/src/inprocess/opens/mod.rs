@@ -5,9 +5,9 @@
 //!
 //! A signal may take the thread out of the stub before it has opened the object. Then the thread makes the call again at its site. Where it could not open the
 //! object, it makes the call again from another place in the map's code. Such a call *resumes* the open: it creates and truncates nothing a second time. An open of
-//! a host file, of which nothing has been done, begins anew instead.
+//! a host file, which has had no effect yet, starts again instead.
 //!
-//! Files that a process has opened twice it opens without a notification (`contents`).
+//! A file that a process has opened twice is opened without a notification (`shared_files`).
 //!
 //! The lock is a leaf. What is kept may be the last reference to an inode, and dropping that calls the back end; so it is dropped without the lock.
 
@@ -30,7 +30,7 @@ const PENDING_MAX: usize = 8;
 /// Time after which a thread that makes a call must be asleep in it.
 const FALLS_ASLEEP_WITHIN: Duration = Duration::from_millis(500);
 
-/// What a thread opens itself to complete an open of which all other effects are there.
+/// What a thread opens itself to complete an open: the monitor has done the rest.
 #[derive(Debug, Clone)]
 pub enum Source {
     /// The cache object of a file.

@@ -1,8 +1,8 @@
 //! Files of a store that processes of the run open themselves, without a notification ([ADR 0124](../../../../docs/decisions/0124-opens-from-the-map.md)).
 //!
-//! The map of attributes says as which descriptor of the monitor a process can open the file's cache object. The monitor has a claim to the object meanwhile: it
-//! counts as open, so it stays registered, and the back end keeps it. A process may have read the number when this ends, so the claim is kept for some time
-//! after that, except at the end of the run.
+//! The map of attributes has the number of the monitor's descriptor of the file's cache object, which a process opens through /proc. Meanwhile the monitor has a
+//! claim to the object: it counts as open, so it stays registered, and the back end keeps it. When the file is not shared any more, a process may
+//! have read the number already. So the claim is kept for some time, except at the end of the run.
 //!
 //! The lock is a leaf, except for that of the map. Claims are dropped without it.
 

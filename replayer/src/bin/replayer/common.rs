@@ -87,7 +87,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A bar for a file of this length; hidden where stderr is no terminal.
+/// A bar for a file of this length; hidden where stderr is not a terminal.
 pub fn progress(length: u64) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

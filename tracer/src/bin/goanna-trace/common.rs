@@ -11,7 +11,7 @@ use goanna_tracer::codec::Key;
 use goanna_tracer::output::is_same_file;
 use goanna_tracer::read::{Finding, Keys, Reader};
 
-/// Exit status when the program itself fails, or the file is no trace.
+/// Exit status when the program itself fails, or the file is not a trace.
 pub const FAILED: u8 = 125;
 /// Exit status when something of the trace was lost or altered.
 pub const DAMAGED: u8 = 3;

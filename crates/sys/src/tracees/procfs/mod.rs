@@ -344,7 +344,7 @@ pub fn vdso(tid: i32) -> Result<(u64, u64), Errno> {
     lines.find_map(vdso_in).ok_or(Errno::EOPNOTSUPP)
 }
 
-/// Start and end of the vDSO, if this line of maps is about it. Names of files may be no UTF-8, and may end in anything. The path of a
+/// Start and end of the vDSO, if this line of maps is about it. Names of files may not be UTF-8, and may end in anything. The path of a
 /// file has at least a slash before that.
 fn vdso_in(line: &[u8]) -> Option<(u64, u64)> {
     // Addresses, rights, offset, device, inode.
