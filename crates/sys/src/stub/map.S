@@ -78,7 +78,8 @@
 	.balign 16
 	.globl goanna_map_start, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
 	.globl goanna_map_open_shared, goanna_map_open_unshared, goanna_map_open_closed
-	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_failed, goanna_map_end
+	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_resumed
+	.globl goanna_map_open_failed, goanna_map_end
 goanna_map_start:
 	cmp $3,%r10d
 	je .Lstub_map_open

@@ -333,6 +333,12 @@ pub fn site_layout() -> SiteLayout {
 mod tests {
     use super::*;
 
+    const ASSEMBLY: &str = concat!(
+        include_str!("frame.S"),
+        include_str!("stub.S"),
+        include_str!("map.S")
+    );
+
     #[test]
     fn the_parts_are_in_order_and_the_fields_where_they_are_said_to_be() {
         let layout = layout();
@@ -387,12 +393,7 @@ mod tests {
     /// called, and release builds died of SIGSEGV.
     #[test]
     fn labels_of_the_stub_hide_no_function() {
-        let text = concat!(
-            include_str!("frame.S"),
-            include_str!("stub.S"),
-            include_str!("map.S")
-        );
-        let labels = text.lines().filter_map(|line| line.split_once(':'));
+        let labels = ASSEMBLY.lines().filter_map(|line| line.split_once(':'));
         let labels = labels.filter(|(label, _)| !label.contains([' ', '\t', '#', '"']));
         let mut count = 0;
         for (label, _) in labels {
@@ -402,6 +403,24 @@ mod tests {
             assert!(is_number || is_own, "{label}");
             count += 1;
         }
+        assert!(count > 30, "{count}");
+    }
+
+    /// A release build can put what refers to a label into another object file than the assembly.
+    #[test]
+    fn labels_that_rust_refers_to_are_global() {
+        let declared = include_str!("mod.rs").lines().map(str::trim);
+        let labels =
+            declared.filter_map(|line| line.strip_prefix("static ")?.strip_suffix(": u8;"));
+        let global = |label: &str| {
+            let mut lists = ASSEMBLY
+                .lines()
+                .filter_map(|line| line.trim().strip_prefix(".globl "));
+            lists.any(|list| list.split(", ").any(|global| global == label))
+        };
+        let count = labels
+            .inspect(|label| assert!(global(label), "{label}"))
+            .count();
         assert!(count > 30, "{count}");
     }
 }
