@@ -33,6 +33,6 @@ pub use intercept::{filter, inherited, launch, notify};
 pub use nix::errno::Errno;
 pub use process::{clock, cred, limits, pagemap, region, sched, secret};
 pub use tracees::{
-    descriptor_inbox, interrupt, mappings, page_watch, pause, pidfd, procfs, ptrace, reports,
-    tracee, txncall,
+    descriptor_inbox, descriptor_tables, interrupt, mappings, page_watch, pause, pidfd, procfs,
+    ptrace, reports, tracee, txncall,
 };

@@ -200,7 +200,7 @@ impl Area {
         }
     }
 
-    /// Patches `sites` of `tid`, as far as there is space for them.
+    /// Patches `sites` of `tid`, as far as there is space for them. After an error, some may be patched.
     pub fn patch(
         &mut self,
         constants: &Constants,
@@ -250,10 +250,10 @@ impl Area {
         }
         let mut pieces = vec![(start, code.as_slice())];
         pieces.extend(texts.iter().map(|(at, text)| (*at, text.as_slice())));
-        tracee::write_all_forced(tid, &pieces)?;
+        // Recorded first: if only some pieces can be written, a thread that runs in them must be found there all the same.
         self.is_written = true;
         self.patched.extend_from_slice(sites);
-        Ok(())
+        tracee::write_all_forced(tid, &pieces)
     }
 
     /// EBUSY unless the library in memory is the one that was analysed, and what is behind its code is unused.

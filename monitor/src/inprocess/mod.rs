@@ -323,7 +323,9 @@ impl InProcess {
         if flags & (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64 != 0 {
             inherited.forget_mounts(constants, child);
         }
-        self.spaces.lock().insert(child, Arc::clone(&inherited));
+        let former = self.spaces.lock().insert(child, Arc::clone(&inherited));
+        // Without the lock.
+        drop(former);
         if constants.mount_points.have_appeared() {
             // Perhaps after the child's memory was copied, and before this space was known.
             inherited.refresh_flags(constants);

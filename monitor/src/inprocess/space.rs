@@ -484,11 +484,12 @@ impl Space {
         area.is_loader = true;
         let sites = area.library.often_used();
         let data = (state.flags(constants), state.map_words(self.owner));
-        if !sites.is_empty() && area.patch(constants, tid, &sites, data).is_err() {
-            state.is_off = true;
-            return;
-        }
+        let has_failed = !sites.is_empty() && area.patch(constants, tid, &sites, data).is_err();
         state.areas.push(area);
+        if has_failed {
+            state.is_off = true;
+            state.set_flags(constants, tid);
+        }
     }
 
     /// See [`Area::count`].

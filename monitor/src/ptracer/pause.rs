@@ -17,6 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use goanna_sys::descriptor_tables::with_own_tables;
 use goanna_sys::pause;
 use goanna_sys::procfs::{self, Activity, SleepingCall};
 use goanna_vfs::{Errno, Holder, Readers};
@@ -178,13 +179,13 @@ impl Monitor {
 fn users_in(threads: &[i32], object: Identity) -> usize {
     let is_object =
         |path: String| fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == object);
-    // Threads can have tables of their own, but nearly always have one in common.
-    let descriptors = threads.iter().map(|tid| {
+    let tables = with_own_tables(threads);
+    let descriptors = tables.iter().map(|tid| {
         let fds = procfs::fds(*tid).unwrap_or_default();
         let of_object = |fd: &&i32| is_object(format!("/proc/{tid}/fd/{fd}"));
         fds.iter().filter(of_object).count()
     });
-    let descriptors = descriptors.max().unwrap_or(0);
+    let descriptors: usize = descriptors.sum();
     let maps = threads
         .iter()
         .any(|tid| match procfs::mapped_inodes(*tid, &[object.1]) {
@@ -198,19 +199,14 @@ fn users_in(threads: &[i32], object: Identity) -> usize {
 
 /// Those of `objects` that the process of these threads has open or mapped.
 fn held_objects(threads: &[i32], objects: &[Identity]) -> Vec<Identity> {
-    // A main thread that has ended before the others shows no descriptors.
-    let shown = threads.iter().find_map(|tid| {
-        let fds = procfs::fds(*tid).ok().filter(|fds| !fds.is_empty());
-        fds.map(|fds| (*tid, fds))
-    });
     let mut held = Vec::new();
     let mut add = |object: Identity| {
         if objects.contains(&object) && !held.contains(&object) {
             held.push(object);
         }
     };
-    if let Some((tid, fds)) = shown {
-        for fd in fds {
+    for tid in with_own_tables(threads) {
+        for fd in procfs::fds(tid).unwrap_or_default() {
             if let Ok(meta) = fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
                 add((meta.dev(), meta.ino()));
             }

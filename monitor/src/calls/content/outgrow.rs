@@ -3,9 +3,8 @@
 //! Its back end moves the content to a host file, and the monitor replaces the writer's descriptor by one of that file, while
 //! the writer waits for the answer to its write. That is safe when no other thread can use the old object: the writer has one
 //! thread, no mapping and no lock of the file, its descriptor is the only one that processes of any run have, and none is about to open the
-//! file. Large files are nearly always
-//! written so (cp, dd, tar, ld); others stay in memory until they are closed. A descriptor that is on its way through a
-//! socket at this moment is not seen: writes through it fail with EIO.
+//! file. Large files are nearly always written so (cp, dd, tar, ld); others stay in memory until they are closed. A descriptor that is on
+//! its way through a socket at this moment is not seen: writes through it fail with EIO.
 
 use std::collections::HashMap;
 use std::fs;
