@@ -48,10 +48,10 @@ static void look(int fd, const char *how, unsigned long *seen)
 
 static volatile int *over;
 
-static void hold(void)
+static void hold(bool maps)
 {
 	int fd = MUST(open("file", O_RDONLY));
-	const volatile char *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+	const volatile char *map = maps ? mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) : "aaa";
 	unsigned long seen = 0;
 
 	IS(map != MAP_FAILED);
@@ -61,6 +61,22 @@ static void hold(void)
 			wrong(__FILE__, __LINE__, "mapped: %d %d", map[0], map[2]);
 	}
 	fprintf(stderr, "%lu reads by a held descriptor\n", seen);
+}
+
+static void *in_own_table(void *unused)
+{
+	IS(unshare(CLONE_FILES) == 0);
+	hold(false);
+	return unused;
+}
+
+/* The process has the file open in a thread only, which has a descriptor table of its own. */
+static void hold_apart(void)
+{
+	pthread_t thread;
+
+	IS(pthread_create(&thread, NULL, in_own_table, NULL) == 0);
+	IS(pthread_join(thread, NULL) == 0);
 }
 
 static void reopen(void)
@@ -133,7 +149,7 @@ static void test(int argc, char **argv)
 	int fd = MUST(open("file", O_RDWR | O_CREAT | O_TRUNC, 0644));
 	fill(fd, 0);
 	close(fd);
-	pid_t holder = CHILD(hold()), opener = CHILD(reopen()), dozer = CHILD(doze());
+	pid_t holder = CHILD(hold(true)), apart = CHILD(hold_apart()), opener = CHILD(reopen()), dozer = CHILD(doze());
 	/* First the file that all of them hold, for longer than some naps; then others that take its name. */
 	for (int i = 1; i <= commits || now_ms() - start < 1000; i++)
 		commit(i % 26, i % 4);
@@ -141,6 +157,7 @@ static void test(int argc, char **argv)
 		commit(i % 26, i % 6);
 	*over = 1;
 	ENDS(holder);
+	ENDS(apart);
 	ENDS(opener);
 	ENDS(dozer);
 }

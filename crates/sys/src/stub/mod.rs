@@ -406,6 +406,36 @@ mod tests {
         assert!(count > 30, "{count}");
     }
 
+    /// The supervisor knows by the instruction pointer alone which register has the result of a call.
+    #[test]
+    fn results_stay_in_their_registers() {
+        let (rax, rdi) = (["%eax", "%rax"], ["%edi", "%rdi"]);
+        let parts = [
+            ("stub_final", "stub_done", rax),
+            ("map_open_shared", "map_open_unshared", rax),
+            ("map_open_unshared", "map_open_closed", rdi),
+            ("map_open_made", "map_open_resumed", rax),
+        ];
+        for (start, end, result) in parts {
+            let (_, rest) = ASSEMBLY.split_once(&format!("\ngoanna_{start}:")).unwrap();
+            let (code, _) = rest.split_once(&format!("\ngoanna_{end}:")).unwrap();
+            for line in code.lines() {
+                let line = line.split('#').next().unwrap_or_default();
+                let instruction = line
+                    .split_once(':')
+                    .map_or(line, |(_, behind)| behind)
+                    .trim();
+                let calls = ["syscall", "native", "ask"].contains(&instruction);
+                assert!(!calls || result != rax, "{start}: {line}");
+                let (name, operands) = instruction.split_once([' ', '\t']).unwrap_or_default();
+                let only_reads = ["cmp", "test", "bt", "j"];
+                let changes = !only_reads.iter().any(|read| name.starts_with(read));
+                let target = operands.rsplit(',').next().unwrap_or_default();
+                assert!(!changes || !result.contains(&target), "{start}: {line}");
+            }
+        }
+    }
+
     /// A release build can put what refers to a label into another object file than the assembly.
     #[test]
     fn labels_that_rust_refers_to_are_global() {
