@@ -212,7 +212,7 @@ impl Super {
         let format = reader.u32()?;
         let page_size = reader.u32()?;
         if !page_size.is_power_of_two() || !(512..=1 << 20).contains(&page_size) {
-            return Err(reader.error(5, "the page size is no power of two from 512 to 1048576"));
+            return Err(reader.error(5, "the page size is not a power of two from 512 to 1048576"));
         }
         let at = reader.at();
         let next_ino = reader.u64()?;

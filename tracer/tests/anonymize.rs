@@ -487,7 +487,7 @@ fn the_command_makes_keys_reports_rate_and_growth_and_refuses_what_it_does_not_k
             &["--keys", "bad"],
             "bad: line 2: the key of uid is not 64 hexadecimal digits",
         ),
-        (&["--keys", "odd"], "odd: line 1: \"uids\" is no field"),
+        (&["--keys", "odd"], "odd: line 1: \"uids\" is not a field"),
         (&["--keys", "few"], "no key for the field path"),
         (&["--keys", "none", "--reverse"], "none: No such file"),
     ] {

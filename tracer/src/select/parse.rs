@@ -210,7 +210,7 @@ impl Parser<'_> {
         let operator = match &self.token {
             Token::Sign(sign) if !is_negated && operators.contains(sign) => *sign,
             Token::Sign("=") => {
-                return Err(self.error_here("'=' is no comparison; write '=='".into()));
+                return Err(self.error_here("'=' is not a comparison; write '=='".into()));
             }
             _ if is_negated => return Err(self.unexpected("'in'")),
             _ => {
@@ -368,7 +368,7 @@ impl Parser<'_> {
                 Some(near) if is_errno => format!("; did you mean {near}?"),
                 _ => String::new(),
             };
-            let message = format!("{value} is no number{hint}");
+            let message = format!("{value} is not a number{hint}");
             self.error_at(start, value.chars().count().max(1), message)
         })
     }
@@ -407,7 +407,7 @@ impl Parser<'_> {
                     return Err(self.error_at(
                         self.start,
                         1,
-                        "'&' is no operator; write '&&'".into(),
+                        "'&' is not an operator; write '&&'".into(),
                     ));
                 }
                 Some(sign) => (Token::Sign(sign), sign.len()),

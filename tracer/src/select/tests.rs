@@ -205,7 +205,7 @@ fn errors_point_at_the_column() {
             "unknown system call wriite; did you mean write?",
         ),
         ("uid = 0", 5, 1, "write '=='"),
-        ("uid == foo", 8, 3, "foo is no number"),
+        ("uid == foo", 8, 3, "foo is not a number"),
         ("ret == ENOETN", 8, 6, "did you mean ENOENT?"),
         ("(uid == 0", 10, 1, "expected ')', found the end"),
         (
@@ -219,7 +219,7 @@ fn errors_point_at_the_column() {
         ("path ~ \"[a\"", 8, 2, "a set without a closing ']'"),
         ("uid == 0 & gid == 0", 10, 1, "write '&&'"),
         ("uid in 0", 8, 1, "a list of values"),
-        ("uid == 99999999999999999999", 8, 20, "is no number"),
+        ("uid == 99999999999999999999", 8, 20, "is not a number"),
         ("uid ==", 7, 1, "expected a number, found the end"),
         ("", 0, 0, ""),
         ("uid == 0 and\nname ==", 8, 1, "expected a string"),

@@ -87,7 +87,7 @@ pub fn no_orphaned_files(survey: &Survey, out: &mut Vec<Finding>) {
     for (&ino, file) in &survey.files {
         let at = meta_key(ino, file);
         if file.data && file.names.is_empty() && !file.orphan {
-            let what = "no name refers to it, and it is no orphan".to_owned();
+            let what = "no name refers to it, and it is not an orphan".to_owned();
             find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         if file.metas == 0 {
@@ -179,7 +179,7 @@ pub fn pages_match_size(survey: &Survey, out: &mut Vec<Finding>) {
             find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         if file.inline_len.is_some() || (file.metas > 0 && file.kind() != Some(FileKind::Regular)) {
-            let what = "it has pages beside inline content, or is no regular file".to_owned();
+            let what = "it has pages beside inline content, or is not a regular file".to_owned();
             find(out, survey, CONSTRAINT, at, ino, what);
         }
     }

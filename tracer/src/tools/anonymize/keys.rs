@@ -51,7 +51,7 @@ impl FieldKeys {
                     None => continue,
                     Some(_) => format!("the field {name} has two keys"),
                 },
-                (None, _) => format!("{name:?} is no field"),
+                (None, _) => format!("{name:?} is not a field"),
                 (_, None) => format!("the key of {name} is not 64 hexadecimal digits"),
             };
             let text = format!("{}: line {number}: {problem}", path.display());
