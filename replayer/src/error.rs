@@ -67,7 +67,7 @@ pub enum Error {
     },
     /// Files that the replay needs are missing.
     #[error(
-        "the replay needs what is not there: {}; replayer prepare makes it",
+        "files that the replay needs are missing: {}; replayer prepare makes them",
         list(missing)
     )]
     Missing {
@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// Below the root are files where the initial state has files of other types.
     #[error(
-        "the root has other files where the replay needs its own: {}",
+        "files below the root have other types than the replay needs: {}",
         list(conflicts)
     )]
     Conflict {

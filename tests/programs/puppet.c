@@ -14,7 +14,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The reserved call of crates/sys/src/txncall.rs. */
+/* The reserved call of crates/sys/src/tracees/txncall.rs. */
 static long txn(int operation)
 {
 	static char id[32];

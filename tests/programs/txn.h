@@ -1,4 +1,4 @@
-/* What programs that use transactions share. They make the reserved call themselves (crates/sys/src/txncall.rs): what a
+/* What programs that use transactions share. They make the reserved call themselves (crates/sys/src/tracees/txncall.rs): what a
  * library adds is tested with the library. A program prints one line for each thing that is not as it should be. */
 #ifndef TXN_H
 #define TXN_H

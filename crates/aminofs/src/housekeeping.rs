@@ -27,7 +27,7 @@ const COMPARE_PAGES: u64 = 256;
 /// What one operation has removed for a job.
 enum Reaped {
     All,
-    /// Those of the pages known to be stored that lie at or behind this one.
+    /// The stored pages from this one on.
     PagesFrom(u64),
     /// Some pages; which are left, the store knows.
     Part,
@@ -71,8 +71,8 @@ pub(crate) fn start(fs: &Arc<Volume>) -> std::io::Result<JoinHandle<()>> {
         .spawn(run)
 }
 
-/// How often an operation that found no space waits for the store to clean up: at least, because the first clean-up may have begun
-/// before the deletion of what was removed; and at most, while there is progress.
+/// Minimum and maximum number of clean-ups of the store that an operation without space waits for. The first one may have begun before the
+/// removed data was deleted, so one is not enough; the maximum holds while there is progress.
 const CLEAN_UPS: (usize, usize) = (2, 8);
 
 impl Volume {
@@ -133,7 +133,7 @@ impl Volume {
         reaped.map(|_| more)
     }
 
-    /// Deletes in one operation what the first jobs hold, or part of it, and says of each of those what is gone.
+    /// Deletes content of the first jobs in one operation, perhaps only a part. Returns what was deleted of each.
     fn reap_some(&self, reap_jobs: &[ReapJob]) -> Result<Vec<Reaped>, Errno> {
         self.store.throttle();
         let guard = self.store.enter();

@@ -36,7 +36,7 @@ pub(crate) struct Versions {
     end: AtomicU64,
     /// Callers see smaller versions as this one.
     least: u64,
-    /// Held while a session begins or ends, before everything that an operation takes. Whether the last one has ended.
+    /// Whether the last session has ended. Locked while a session begins or ends; it comes before all locks of operations.
     ended: Mutex<bool>,
 }
 

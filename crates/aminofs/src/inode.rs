@@ -102,7 +102,7 @@ pub(crate) struct State {
 pub(crate) struct CopyState {
     /// The smallest size that the content has had since, in bytes: data beyond it were truncated, whatever the size is now.
     pub low: u64,
-    /// The content is another than what lies below.
+    /// The content differs from that of the level below.
     pub content: bool,
     /// A directory's times were set explicitly, and do not follow those of what lies below.
     pub times: bool,

@@ -1,6 +1,6 @@
 //! Amino's file system: the switch's operations above the transactional store.
 //!
-//! Every method is one atomic step, and what a crash leaves is the result of a prefix of the steps: metadata
+//! Every method is atomic, and after a crash the store has the result of a prefix of all operations: metadata
 //! operations submit their changes to the store at once; the content of files, and metadata that changes with every
 //! write, stay in memory (`collect`) and are handed over at each flush point of the store, while no operation is in
 //! progress. A file written and removed between two flush points costs the store nothing.
@@ -68,7 +68,7 @@ pub use import::ImportError;
 pub use options::{Durability, Options};
 pub use salvage::salvage;
 
-/// Figures for people.
+/// Counters for diagnostics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Inodes in memory.
@@ -282,7 +282,7 @@ impl Volume {
         std::mem::forget(std::mem::take(&mut *self.idle.lock()));
     }
 
-    /// Figures for people.
+    /// Counters for diagnostics.
     pub fn stats(&self) -> Stats {
         Stats {
             inodes: self.table.len(),

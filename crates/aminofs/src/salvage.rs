@@ -10,7 +10,7 @@ use crate::{Error, Options, open_store, root_record, superblock};
 /// An upper bound of the inode numbers that a store allocates.
 const INO_LIMIT: u64 = 1 << 62;
 
-/// Saves the readable part of the store in `store_dir`, which no process may have open, and which is not changed. The
+/// Copies the readable part of the store in `store_dir` to a new store, and does not change the original. No process may have it open. The
 /// resulting store can always be opened: a missing superblock or root directory is created. Open it read-only.
 pub fn salvage(store_dir: &Path) -> Result<Salvaged, Error> {
     let mut salvaged = amino_txn::salvage(store_dir)?;

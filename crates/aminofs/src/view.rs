@@ -86,7 +86,7 @@ impl View<'_> {
     /// Runs `op`, which changes something, behind the operation barrier. Outside of transactions it waits for the disk
     /// afterwards if the durability level says so.
     ///
-    /// An `op` that finds no space has changed nothing. It runs again after the store has cleaned up.
+    /// If `op` fails with ENOSPC, it must have changed nothing. It runs again after the store has cleaned up.
     pub(crate) fn change<T>(&self, mut op: impl FnMut(&OpGuard<'_>) -> Result<T>) -> Result<T> {
         let is_full = |error: &FsError| *error == FsError::Errno(Errno::ENOSPC);
         let result = match self.within {

@@ -80,7 +80,7 @@ pub enum Error {
     #[error("{}: lies inside the store's own directory", escape_path(.0))]
     InsideStore(PathBuf),
     /// A monitor runs this process already.
-    #[error("run: this process is in a run already, which cannot get further mounts")]
+    #[error("run: this process is in a run already, and mounts cannot be added to that")]
     Nested,
     /// `amino run` inside of a run, on another store than the mounted one.
     #[error("run: this process is in a run already, which has {} at {}", there(.mounted.as_ref()), escape_path(.at))]
@@ -92,7 +92,7 @@ pub enum Error {
     },
     /// An option of `amino run` inside of a run.
     #[error(
-        "run: {0}: this process is in a run already, and only the outermost one can have this option"
+        "run: {0}: this process is in a run already, and the option is for the outermost run only"
     )]
     OutermostOnly(&'static str),
     /// A command of `amino txn` failed.

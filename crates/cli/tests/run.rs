@@ -139,7 +139,7 @@ fn a_run_inside_a_run_has_no_other_store_and_no_options_of_a_whole_run() {
     let script = format!("{goanna} run --mount pass=/tmp:/m true; echo $?");
     let output = fixture.amino(&["run", "sh", "-c", &script]);
     assert_eq!(output.stdout, b"125\n");
-    let why = "cannot get further mounts";
+    let why = "mounts cannot be added";
     assert!(stderr(&output).contains(why), "{}", stderr(&output));
     assert_eq!(fixture.amino(&["ls", "/"]).stdout, b"");
 }

@@ -27,8 +27,8 @@ impl PassFs {
     /// Runs `f`, which makes host calls that create nothing, with the file-system credentials and the effective
     /// capabilities of `caller`, so that the host's kernel checks permissions as for the caller.
     ///
-    /// `concerned` matters for callers in another user namespace, whose capabilities hold only over inodes that the
-    /// namespace has the owner and group of: `f` has those of them that hold over each inode. EPERM, without running `f`,
+    /// `concerned` are the inodes of the operation. A caller in another user namespace has its capabilities only over inodes whose owner and
+    /// group are mapped there, so `f` has those that hold over each of the inodes. EPERM, without running `f`,
     /// when the credentials differ from the monitor's and it may not change its own.
     pub(crate) fn as_caller<R>(
         &self,

@@ -7,10 +7,10 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Error {
     /// The process does not run under `amino run`, so there are no file transactions.
-    #[error("not running under amino; only memory can be recovered here")]
+    #[error("not running under amino: only transactions of memory work here")]
     NotUnderAmino,
     /// The monitor speaks another version of the transaction call.
-    #[error("amino speaks version {0} of the transaction call")]
+    #[error("amino has version {0} of the transaction call, which this library does not support")]
     Version(i64),
     /// Linux before 6.7, which cannot report which pages were written.
     #[error("recoverable memory needs Linux 6.7 or newer")]
@@ -34,7 +34,7 @@ pub enum Error {
     #[error("the heap is full")]
     Full,
     /// Alignment beyond a page.
-    #[error("alignment beyond a page")]
+    #[error("the alignment is larger than a page")]
     Alignment,
     /// The pointer to free is not an allocated block of this heap.
     #[error("not an allocated block")]

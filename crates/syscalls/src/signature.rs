@@ -179,7 +179,7 @@ pub enum LastLink {
 /// How many bytes an argument points to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// As many as the given argument says (for output: at most this many; the result says how many).
+    /// The given argument is the length. For output it is the maximum, and the result is the length.
     Argument(u8),
     /// As many as the number at the address in the given argument says, after the call.
     Pointed(u8),

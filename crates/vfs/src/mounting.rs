@@ -33,7 +33,9 @@ impl fmt::Display for MountError {
         match self {
             Self::NotAbsolute => f.write_str("the mount point must be an absolute path"),
             Self::Root => f.write_str("the mount point must not be /"),
-            Self::BadPath => f.write_str("the mount point holds \"..\", NUL, or too long a name"),
+            Self::BadPath => f.write_str(
+                "the mount point contains \"..\", a NUL byte, or a name that is too long",
+            ),
             Self::Busy => f.write_str("something is mounted there already"),
             Self::NotDirectory => {
                 f.write_str("the mount point, or a part of it, is not a directory")

@@ -105,7 +105,7 @@ fn leave_map(
     Some(StubPosition::After)
 }
 
-/// As [`leave_map`], of a thread behind the open of a shared file. The stub finds out whether the descriptor is of the file's object by the map; here the object tells.
+/// As [`leave_map`], of a thread that has opened a shared file. The stub checks the descriptor by the map; this function compares it with the object itself.
 fn leave_shared(
     tid: i32,
     frame: &Frame,

@@ -80,7 +80,8 @@ impl Site {
         all
     }
 
-    /// Where nothing may branch: behind the first byte of these instructions, up to the call, which may be branched to unless it needs what is set before.
+    /// The addresses that must not be the target of a branch: from the second byte of these instructions on. A branch to the call itself is allowed unless it
+    /// needs a register that they set.
     fn unbranched(&self) -> Range<u64> {
         if self.is_from_cwd() {
             self.at - PASS_PATH.len() as u64 - MOV + 1..self.at + MOV + 1

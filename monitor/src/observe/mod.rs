@@ -20,14 +20,14 @@ use crate::answer::Answer;
 
 pub(crate) use names::{Files, TaskNames};
 
-/// Receives the calls of a run. Its methods but [`Observer::handled`] run on the supervisor's thread while the calling thread is stopped, so slow methods slow the
+/// Receives the calls of a run. All methods except [`Observer::handled`] run on the supervisor's thread while the calling thread is stopped, so slow methods slow the
 /// run.
 pub trait Observer: Send + Sync {
     /// The calls that it wants to see. Called once, before the run begins. If there are none, only [`Observer::handled`] is called.
     fn interest(&self) -> SysnoSet;
 
-    /// Call number `nr`, of interest or not, has come to the monitor, which has handled it so. Nothing stops for this: it is called by the threads that answer
-    /// calls, for several calls at the same time.
+    /// The monitor has handled call `nr` in this way. Called for every call that comes to the monitor, of interest or not, by the threads that answer calls: for several
+    /// calls at the same time.
     fn handled(&self, nr: u32, handling: Handling) {
         let _ = (nr, handling);
     }

@@ -113,7 +113,7 @@ impl Participants {
         }
     }
 
-    /// Commits the transaction if it waits for its commit and no transaction inside it is open; then those that waited for it.
+    /// Commits the transaction if its commit was deferred and no nested transaction is open any more. Then does the same for the one around it.
     fn commit_free(&self, id: TxnId) {
         let (deferred, around) = {
             let registry = self.registry.lock();

@@ -1,4 +1,4 @@
-//! The ptracer: one thread that follows every tracee through its life. This file has the process tree; `calls.rs` has the calls
+//! The ptracer: one thread that follows every tracee through its life. This file receives the stops; `process_tree.rs` has the process tree, `calls.rs` the calls
 //! whose arguments must change, `signals.rs` the delivery of signals, `parking.rs` the callers that wait.
 //!
 //! A stop comes as a [`Stopped`]. The code that handles the stop either continues the thread, which consumes the value, or keeps the

@@ -41,8 +41,8 @@ pub enum Rule {
     /// As [`Rule::Notify`], but allowed in a run in which all mounts give programs host files: it changes the content behind a
     /// descriptor, for which the monitor is not needed then.
     Data(Handler),
-    /// mmap(2): as [`Rule::Data`] for a shared mapping of a file; in participants of transactions stopped by ptrace for any mapping of
-    /// a file.
+    /// mmap(2). In participants of transactions each mapping of a file is stopped by ptrace; elsewhere shared ones are treated as
+    /// [`Rule::Data`].
     MapFile(Handler),
     /// Allowed; in participants of transactions stopped by ptrace and answered.
     Read(Handler),

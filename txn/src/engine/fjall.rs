@@ -388,7 +388,7 @@ impl FjallEngine {
         Ok(())
     }
 
-    /// The journals, and the length of each that the checkpoint relies on: 0 when everything is in tables, but then the newest must
+    /// Each journal, and how much of it the checkpoint needs. If all entries are in tables, that is 0, and only the newest journal must
     /// exist.
     fn relied_on(&self, flushed: bool) -> Result<Vec<FileSum>, Error> {
         let mut journals = journals(&self.dir);

@@ -498,7 +498,7 @@ impl AesFs {
             WritePosition::Cursor => lseek(file.ofd, 0, Whence::SeekCur)? as u64,
             WritePosition::At(at) => at,
         };
-        // As Linux: an end that no offset can say is EINVAL; else what fits is written, and nothing at all is EFBIG.
+        // As Linux: EINVAL if the end is beyond the largest offset. Otherwise what fits is written; EFBIG if nothing fits.
         if i64::MAX.unsigned_abs().saturating_sub(start) < data.len() as u64 {
             return Err(Errno::EINVAL.into());
         }

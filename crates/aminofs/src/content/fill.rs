@@ -17,6 +17,22 @@ impl Volume {
         Content::create(size, dir.as_deref())
     }
 
+    /// Makes the object of a copy with packed content again.
+    pub(crate) fn unpack(&self, state: &mut State) -> Result<bool, Errno> {
+        let Some(packed) = state.packed() else {
+            return Ok(false);
+        };
+        let len = packed.len() as u64;
+        let (mut cache, fd) = self.new_cache(len)?;
+        write_all_at(&fd, 0, packed)?;
+        cache.pages_mut().change(0, len.div_ceil(PAGE));
+        state.cache = Some(cache);
+        if let Some(copy) = &mut state.copy {
+            copy.packed = None;
+        }
+        Ok(true)
+    }
+
     /// Gives the file a cache object without its content, which is truncated.
     pub(crate) fn empty_cache(&self, state: &mut State) -> Result<(), Errno> {
         state.cache = Some(self.new_cache(0)?.0);

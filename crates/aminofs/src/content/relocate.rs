@@ -32,18 +32,22 @@ impl View<'_> {
         flags: i32,
         if_unused: bool,
     ) -> Result<Option<Opened>> {
+        // Dropped after the locks: other mounts of a run that has ended may go with them.
+        let mut readers = Vec::new();
         let inode = self.inode_with_object(&self.inode(node)?);
         // A commit that is publishing may have the object in hand.
         let _names = self.names.read();
         let mut state = inode.state.lock();
         let size = state.meta.size;
         // Opens of the file make their claims under the state's lock.
-        let is_unused = |cache: &Content| {
-            let handle = cache.handle();
-            match if_unused {
-                true => cache.is_unused(),
-                false => !handle.is_claimed() && self.users(handle.identity()) <= 1,
+        let mut is_unused = |cache: &Content| {
+            if if_unused {
+                return cache.is_unused();
             }
+            readers = self.all_readers();
+            let object = cache.handle().identity();
+            let users = readers.iter().map(|readers| readers.users(object));
+            !cache.handle().is_claimed() && users.sum::<usize>() <= 1
         };
         let Some(cache) = state.cache.as_mut().filter(|cache| !cache.is_on_disk()) else {
             return Ok(None);

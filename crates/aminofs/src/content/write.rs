@@ -200,7 +200,7 @@ impl View<'_> {
             WritePosition::Cursor => nix::unistd::lseek(file.ofd, 0, Whence::SeekCur)? as u64,
             WritePosition::At(at) => at,
         };
-        // As Linux: an end that no offset can say is EINVAL; else what fits is written, and nothing at all is EFBIG.
+        // As Linux: EINVAL if the end is beyond the largest offset. Otherwise what fits is written; EFBIG if nothing fits.
         if (i64::MAX as u64).saturating_sub(start) < data.len() as u64 {
             return Err(Errno::EINVAL.into());
         }

@@ -24,8 +24,8 @@ fn is_dir(inode: &Inode) -> bool {
 }
 
 impl View<'_> {
-    /// Whether `dir` is `ancestor` or lies below it, which stays so until the transaction ends: a transaction that moves a directory
-    /// changes its inode. The namespace lock is held.
+    /// Whether `dir` is `ancestor` or lies below it. The answer stays valid until the transaction ends, because another transaction that moves
+    /// a directory changes its inode. The namespace lock is held.
     fn is_below(&self, dir: &Arc<Inode>, ancestor: &Arc<Inode>) -> Result<bool> {
         let mut at = Some(Arc::clone(dir));
         while let Some(inode) = at {

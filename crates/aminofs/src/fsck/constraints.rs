@@ -48,12 +48,12 @@ pub fn uniq_id(survey: &Survey, out: &mut Vec<Finding>) {
             .iter()
             .any(|(_, kind, _)| file.metas > 0 && Some(*kind) != file.kind())
         {
-            let what = "a name says another file type than its metadata".to_owned();
+            let what = "a directory entry has another file type than the metadata".to_owned();
             find(out, survey, CONSTRAINT, at.clone(), ino, what);
         }
         if ino >= survey.next_ino {
             let what = format!(
-                "the number could be given out again: the next is {}",
+                "the number is not below the next one to be allocated, {}",
                 survey.next_ino
             );
             find(out, survey, CONSTRAINT, at, ino, what);

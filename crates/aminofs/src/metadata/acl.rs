@@ -8,24 +8,12 @@ use std::sync::Arc;
 
 use amino_schema::{Meta, MetaFlags, key, record};
 use amino_txn::Changes;
-use goanna_vfs::{Acl, Caller, Errno, FileKind, FsError, Node, Result, Tag};
+use goanna_vfs::{Acl, Caller, Errno, FileKind, FsError, Node, Result};
 
 use crate::damaged;
 use crate::inode::{Inode, now};
+use crate::metadata::xattr_space::cost_of_list;
 use crate::view::View;
-
-/// The part of the space for attributes that a list takes, as on ext4, which stores ids only in entries that have one.
-pub(crate) fn cost(list: &Acl) -> usize {
-    let entry = |tag: Tag| {
-        if matches!(tag, Tag::User | Tag::Group) {
-            8
-        } else {
-            4
-        }
-    };
-    let entries: usize = list.entries().iter().map(|each| entry(each.tag)).sum();
-    16 + 4 + entries
-}
 
 /// Puts the list that attribute `name` of an inode holds into `changes`, and into the flags of its metadata.
 fn put(changes: &mut Changes, ino: u64, meta: &mut Meta, name: &[u8], list: Option<&Acl>) {
@@ -137,7 +125,7 @@ impl View<'_> {
             let mut meta = state.meta.clone();
             if let Some(list) = &list {
                 list.check()?;
-                self.must_fit(inode, name, cost(list))?;
+                self.must_fit(inode, name, cost_of_list(list))?;
                 if name == Acl::ACCESS {
                     meta.mode = meta.mode & !0o777 | list.mode();
                     if !caller.in_group_or_capable(&attr, attr.gid) {

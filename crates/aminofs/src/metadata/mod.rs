@@ -4,3 +4,4 @@ pub(crate) mod acl;
 pub(crate) mod attr;
 pub(crate) mod shared;
 pub(crate) mod xattr;
+pub(crate) mod xattr_space;

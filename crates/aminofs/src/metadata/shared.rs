@@ -3,8 +3,8 @@
 //! # Order
 //!
 //! An inode's attributes are put into the map under the lock of its state, and taken out ([`Volume::unshare`]) under the same lock before they, or
-//! content that programs read natively, change. Names change under the namespace lock: the directory leaves the map before that lock is released,
-//! which a look at names needs. So attributes and paths in the map are never older than what a read of the file system finds.
+//! content that programs read natively, change. Names change under the namespace lock, which a look-up takes, too: the directory leaves the map before that lock is
+//! released. So attributes and paths in the map are never older than what a read of the file system finds.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};

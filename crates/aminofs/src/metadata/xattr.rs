@@ -11,7 +11,7 @@ use goanna_vfs::{Acl, Caller, Errno, FileKind, Node, Result};
 
 use crate::damaged;
 use crate::inode::{Inode, State, now};
-use crate::metadata::acl;
+use crate::metadata::xattr_space::cost;
 use crate::view::View;
 
 /// `XATTR_NAME_MAX`.
@@ -21,20 +21,6 @@ const SIZE_MAX: usize = 65536;
 
 /// The capabilities that a program gets when it is executed.
 const CAPABILITY: &[u8] = b"security.capability";
-
-/// Maximum size of all attributes of a file in bytes: ext4's block of 4 KiB, without its header and end mark.
-const SPACE: usize = 4096 - 32 - 4;
-
-/// The part of [`SPACE`] that an attribute takes, as on ext4: an entry, the name without its namespace, and the value.
-fn cost(name: &[u8], value: &[u8]) -> usize {
-    if Acl::is_name(name)
-        && let Ok(Some(list)) = Acl::parse(value)
-    {
-        return acl::cost(&list);
-    }
-    let own = name.splitn(2, |&byte| byte == b'.').nth(1).unwrap_or(name);
-    16 + own.len().next_multiple_of(4) + value.len().next_multiple_of(4)
-}
 
 /// Whether an attribute of this name can exist, according to the tables of handlers.
 fn check(inode: &Inode, name: &[u8], write: bool) -> Result<(), Errno> {
@@ -135,22 +121,6 @@ impl View<'_> {
             changes.delete(key::xattr_key(inode.ino, name));
             Ok(())
         })
-    }
-
-    /// ENOSPC if a change to an attribute of size `new` makes the attributes of the inode larger, and larger than [`SPACE`].
-    pub(crate) fn must_fit(&self, inode: &Inode, name: &[u8], new: usize) -> Result<()> {
-        let (mut others, mut old) = (0, 0);
-        self.scan(&key::xattr_prefix(inode.ino), |raw, stored| {
-            if let ParsedKey::Xattr { name: found, .. } = ParsedKey::parse(raw)? {
-                let cost = cost(found, &record::decode_xattr(stored)?);
-                *(if found == name { &mut old } else { &mut others }) += cost;
-            }
-            Ok(true)
-        })?;
-        if new > old && others + new > SPACE {
-            return Err(Errno::ENOSPC.into());
-        }
-        Ok(())
     }
 
     /// Removes the capabilities of a file before a change of its content or owner by any caller (the kernel's

@@ -46,7 +46,7 @@ impl Plan {
     }
 }
 
-/// A content that is put into a record: what the inode then says of it.
+/// What an inode records of content that was stored: the bytes themselves, or which pages there are.
 pub(super) struct StoredContent {
     inline: Option<Bytes>,
     pages: RangeSet,
@@ -99,7 +99,7 @@ struct CopiedPages {
 }
 
 impl CopiedPages {
-    /// Of a content of `size` bytes. Tiny contents lie with the metadata, which the next flush point stores.
+    /// For content of `size` bytes. Tiny content is stored with the metadata, at the next flush point.
     fn of(size: u64, is_wanted: bool) -> Self {
         Self {
             size,

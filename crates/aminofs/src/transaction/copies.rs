@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use amino_schema::MetaFlags;
 use bytes::Bytes;
-use goanna_cache::write_all_at;
 use goanna_vfs::{Errno, FileKind, Node, Result};
 
 use super::Txn;
@@ -173,22 +172,6 @@ impl State {
 }
 
 impl Volume {
-    /// Makes the object of a copy with packed content again.
-    pub(crate) fn unpack(&self, state: &mut State) -> Result<bool, Errno> {
-        let Some(packed) = state.packed() else {
-            return Ok(false);
-        };
-        let len = packed.len() as u64;
-        let (mut cache, fd) = self.new_cache(len)?;
-        write_all_at(&fd, 0, packed)?;
-        cache.pages_mut().change(0, len.div_ceil(PAGE));
-        state.cache = Some(cache);
-        if let Some(copy) = &mut state.copy {
-            copy.packed = None;
-        }
-        Ok(true)
-    }
-
     /// Releases the copies of the file in open transactions that no program has open any more.
     pub(crate) fn release_copies(&self, base: &Arc<Inode>) {
         if self.transactions.count.load(SeqCst) == 0 {

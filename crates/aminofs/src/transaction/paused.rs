@@ -13,16 +13,10 @@ pub(super) struct Paused {
 }
 
 impl Volume {
-    /// Those of all runs.
-    fn all_readers(&self) -> Vec<Arc<dyn Readers>> {
+    /// Those of all runs. A run may end meanwhile; what it has goes with the last reference.
+    pub(crate) fn all_readers(&self) -> Vec<Arc<dyn Readers>> {
         let readers = self.transactions.readers.lock();
         readers.iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// Number of descriptors and mappings of the object that programs have, as [`Readers::users`] counts them.
-    pub(crate) fn users(&self, object: (u64, u64)) -> usize {
-        let users = self.all_readers().into_iter();
-        users.map(|readers| readers.users(object)).sum()
     }
 
     /// Stops the threads of all runs that could read one of the objects. Without objects it stops none.

@@ -125,10 +125,10 @@ pub struct Init {
     /// How names are encrypted
     #[arg(long, value_enum, default_value_t = Names::Encrypted)]
     pub names: Names,
-    /// Names whose encrypted form has more than N bytes are stored in files
+    /// Maximum length of an encrypted name; longer ones are stored in files
     #[arg(long, value_name = "N", default_value_t = 255, value_parser = clap::value_parser!(u8).range(62..))]
     pub long_name_max: u8,
-    /// The cost of trying a password: 2^N steps, which take 2^N KiB of memory
+    /// The cost of scrypt: 2^N steps and 2^N KiB of memory for each password
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u8).range(10..=22))]
     pub scrypt_n: u8,
 }
@@ -190,7 +190,7 @@ pub struct Passwd {
     /// Read the new password from what the shell command prints
     #[arg(long, value_name = "COMMAND", conflicts_with = "new_passfile")]
     pub new_extpass: Option<OsString>,
-    /// The cost of trying a password from now on [default: as before]
+    /// The cost of scrypt from now on [default: as before]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(10..=22))]
     pub scrypt_n: Option<u8>,
 }
@@ -231,8 +231,8 @@ const FSCK_HELP: &str = concat!(
     "\
 Notes:
   Reads every name, block, link and attribute, and changes nothing. Names that
-  do not decrypt are shown as they are stored. That something was removed, or
-  put back to an older state, cannot be found.
+  do not decrypt are shown as they are stored. fsck cannot detect files that
+  were removed, or replaced by an older version.
 
 JSON:
   An object with directories, files, links, special, bytes, findings: an array

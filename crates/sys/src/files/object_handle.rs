@@ -33,8 +33,8 @@ pub struct Claim {
     unit: u64,
 }
 
-// The counts in the word of claims: those of opens that are under way, those of objects that processes may open at any time, and above them how many of both there
-// have been.
+// The word of claims: bits 0 to 19 count opens that are under way, bits 20 to 39 the claims of objects that processes may open at any time. From bit 40 on it has the
+// number of all claims so far.
 const PENDING: u64 = 1;
 const SHARED: u64 = 1 << 20;
 const EVER: u64 = 1 << 40;

@@ -6,8 +6,8 @@
 //!
 //! * *Slots* have the attributes of inodes, and of some files the descriptor of this process by which they can be opened. A slot's content is valid while the
 //!   slot has the same *id*. An id is given once.
-//! * *Objects* say which slot a descriptor's object stands for.
-//! * *Paths* say to which slot a path leads, and have the slots of all directories on the way. A path leads there while they and their target
+//! * *Objects* map the object behind a descriptor to a slot.
+//! * *Paths* map a path to a slot, and have the slots of all directories on the way. A path leads there while they and their target
 //!   have the ids that they had when the entry was made.
 //!
 //! So the owner of an inode calls [`AttributeMap::invalidate`] before somebody can see a change of its attributes or, of a directory, of its

@@ -6,8 +6,8 @@ use nix::errno::Errno;
 /// `KCMP_FILES` of kcmp(2).
 const FILES: libc::c_int = 2;
 
-/// Of `threads`, those of one process, one for each table. A thread of which the kernel does not tell whether it has a table in common with
-/// another one counts as having its own.
+/// One thread for each descriptor table of `threads`, which belong to one process. Tables that the kernel cannot compare count as
+/// different.
 pub fn with_own_tables(threads: &[i32]) -> Vec<i32> {
     let mut found: Vec<i32> = Vec::new();
     for thread in threads {

@@ -220,8 +220,8 @@ struct Message {
 }
 
 impl Message {
-    /// Adds the descriptors in control messages: of those each one is a `struct cmsghdr` (length with the header, level, type) and its data, at
-    /// multiples of 8 bytes.
+    /// Adds the descriptors in control messages. Each message is a `struct cmsghdr` (length with the header, level, type) and its data, and
+    /// begins at a multiple of 8 bytes.
     fn add_descriptors(&mut self, mut control: &[u8]) {
         while let Some(header) = control.first_chunk::<CMSGHDR>() {
             let [len, kind] = [0, 8].map(|at| field(header, at).unwrap_or(0));

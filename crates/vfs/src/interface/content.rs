@@ -95,7 +95,7 @@ pub trait SharedAttributes: Send + Sync {
     /// The map; the first call makes it. `None` where there is none.
     fn map(&self) -> Option<Arc<AttributeMap>>;
 
-    /// Puts a host object into the map that stands for `node`: a cache object in space 0, a backing directory in the space of its run.
+    /// Records in the map that the host object `ino` stands for `node`: a cache object in space 0, a backing directory in the space of its run.
     fn share_object(&self, node: &Node, space: u64, ino: u64);
 
     /// Puts `path` into the map: what `rest` leads to from the directory `from`, if every user may go there, by no symbolic link and no `..`.

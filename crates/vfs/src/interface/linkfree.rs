@@ -24,7 +24,7 @@ pub struct LinkFree(Mutex<Known>);
 struct Known {
     /// When each directory was checked.
     dirs: HashMap<Box<[u8]>, Instant>,
-    /// Until then a call that changes names may be running, so nothing is added.
+    /// The end of the time in which a call that changes names may be running: until then no directory is added.
     unsettled_until: Option<Instant>,
 }
 

@@ -205,8 +205,8 @@ pub struct Attr {
     /// Whether the inode may have an access control list that says more than the mode: the attribute [`crate::Acl::ACCESS`]. If it is
     /// false, callers need not read that attribute.
     pub may_have_acl: bool,
-    /// Another number after each change of content, attributes or, of a directory, names; a larger one where the back end has
-    /// versions of its own. A file of the host has its change time (`st_ctime`), so before Linux 6.13 two changes in one tick of the kernel's clock can have
+    /// A version number, which differs after each change of content, attributes or, of a directory, names. A back end with versions of its
+    /// own increases it. A file of the host has its change time (`st_ctime`), so before Linux 6.13 two changes in one tick of the kernel's clock can have
     /// the same number. A write through a mapping counts from the moment at which the back end detects it: at the latest at
     /// msync(2), fsync(2) and the last close. 0 in a file system that never changes.
     pub version: u64,

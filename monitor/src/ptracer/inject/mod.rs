@@ -114,7 +114,7 @@ impl Injector {
         self.interrupt_to_filter(target, vec![waiting])
     }
 
-    /// Begins to have `target` run `script`, when it is about to return from its call. EBUSY where another script is on its way. ESRCH.
+    /// Has `target` run `script` when it is about to return from its call. EBUSY while another script is pending, ESRCH if the thread has ended.
     pub fn map_memory(&mut self, target: i32, script: MapMemory) -> Result<(), Errno> {
         if self.by_tid.contains_key(&target) {
             return Err(Errno::EBUSY);

@@ -246,8 +246,8 @@ fn parsed_call(line: &str) -> Option<SleepingCall> {
     Some(call)
 }
 
-/// Those of the inode numbers of which the thread may have a mapping. Devices are not compared: btrfs shows others here
-/// than stat(2) does.
+/// Those of `inodes` that appear in the thread's memory maps. Device numbers are not compared: on btrfs they differ from those that stat(2)
+/// shows.
 pub fn mapped_inodes(tid: i32, inodes: &[u64]) -> Result<Vec<u64>, Errno> {
     let text = fs::read(format!("/proc/{tid}/maps")).map_err(gone)?;
     let mut found = Vec::new();
