@@ -299,7 +299,7 @@ fn a_key_that_takes_more_memory_than_there_is() {
     limited.args(["-c", "ulimit -v 3000000; exec \"$0\" \"$@\""]);
     limited.arg(aes.get_program()).args(aes.get_args());
     let errors = finish(&mut limited).expect(125).errors();
-    assert!(errors.contains("that takes 4096 MiB"), "{errors}");
+    assert!(errors.contains("it takes 4096 MiB"), "{errors}");
 }
 
 /// The password changes by the old one and by the master key; the old config file stays beside the new one. A detached config

@@ -349,7 +349,7 @@ fn addresses_that_are_none_are_refused() {
     ] {
         let error = wrong.parse::<Address>().unwrap_err();
         assert!(
-            error.contains("tcp://HOST:PORT and unix:PATH are"),
+            error.contains("tcp://HOST:PORT or unix:PATH"),
             "{error}"
         );
     }
