@@ -397,7 +397,7 @@ fn a_trace_of_a_newer_version_and_other_files_are_refused_by_name() {
         b"GTRINDEX\xff\xff\xff\xff",
     ] {
         let error = read(other, &Keys::default()).unwrap_err();
-        assert!(error.to_string().contains("no trace"), "{error}");
+        assert!(error.to_string().contains("not a trace"), "{error}");
     }
 }
 
