@@ -348,10 +348,7 @@ fn addresses_that_are_none_are_refused() {
         "udp://a:1",
     ] {
         let error = wrong.parse::<Address>().unwrap_err();
-        assert!(
-            error.contains("tcp://HOST:PORT or unix:PATH"),
-            "{error}"
-        );
+        assert!(error.contains("tcp://HOST:PORT or unix:PATH"), "{error}");
     }
 }
 
