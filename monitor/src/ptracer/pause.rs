@@ -12,8 +12,6 @@
 //! descriptor out of a socket in that very instant. A SIGCONT that comes in that instant ends the stop early.
 
 use std::collections::HashSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -175,17 +173,17 @@ impl Monitor {
     }
 }
 
+/// The objects of the descriptors of the process that these threads belong to, one for each descriptor.
+fn open_objects(threads: &[i32]) -> impl Iterator<Item = Identity> {
+    with_own_tables(threads).into_iter().flat_map(|tid| {
+        let fds = procfs::fds(tid).unwrap_or_default().into_iter();
+        fds.filter_map(move |fd| procfs::fd_identity(tid, fd).ok())
+    })
+}
+
 /// Number of descriptors and mappings of the object that the process of these threads has.
 fn users_in(threads: &[i32], object: Identity) -> usize {
-    let is_object =
-        |path: String| fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == object);
-    let tables = with_own_tables(threads);
-    let descriptors = tables.iter().map(|tid| {
-        let fds = procfs::fds(*tid).unwrap_or_default();
-        let of_object = |fd: &&i32| is_object(format!("/proc/{tid}/fd/{fd}"));
-        fds.iter().filter(of_object).count()
-    });
-    let descriptors: usize = descriptors.sum();
+    let descriptors = open_objects(threads).filter(|open| *open == object).count();
     let maps = threads
         .iter()
         .any(|tid| match procfs::mapped_inodes(*tid, &[object.1]) {
@@ -205,13 +203,7 @@ fn held_objects(threads: &[i32], objects: &[Identity]) -> Vec<Identity> {
             held.push(object);
         }
     };
-    for tid in with_own_tables(threads) {
-        for fd in procfs::fds(tid).unwrap_or_default() {
-            if let Ok(meta) = fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
-                add((meta.dev(), meta.ino()));
-            }
-        }
-    }
+    open_objects(threads).for_each(&mut add);
     let inodes: Vec<u64> = objects.iter().map(|object| object.1).collect();
     let maps = |tid: &i32| procfs::mapped_inodes(*tid, &inodes).ok();
     let mapped = threads.iter().find_map(maps).unwrap_or_default();
