@@ -1,4 +1,4 @@
-//! What /proc shows of a task whose name, or the names of whose files, are not UTF-8 or look like something else.
+//! What /proc shows of a task if its name, or names of its files, are not UTF-8 or look like something else.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "tests map files")]
 

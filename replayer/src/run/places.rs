@@ -19,7 +19,7 @@ pub struct Places {
     uses: u64,
     /// A tracer sees the calls: they are announced, and a call whose directory is missing is made nevertheless.
     is_watched: bool,
-    /// The directory for calls whose own directory is missing, or is not a directory.
+    /// The directory for calls whose own directory is missing, or is another kind of file.
     empty: Option<i32>,
     file: Option<OwnedFd>,
 }
