@@ -1,5 +1,4 @@
-//! Backing objects of FIFOs and sockets are removed when no process can reach them any more, not only at the
-//! end of the run.
+//! Backing objects, and what back ends keep of open files, go when no process can reach them any more, not only at the end of the run.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -12,7 +11,8 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use goanna_tests::{Place, tools::has};
+use goanna_tests::tools::has;
+use goanna_tests::{Backend, Engine, Intercept, Place, User};
 
 /// A run whose script waits for lines.
 struct Held {
@@ -91,6 +91,34 @@ for i in range(100):
     assert_eq!((held.line(), held.line()), ("x".into(), "y".into()));
     assert!(held.run.wait().unwrap().success());
     place.fsck();
+}
+
+#[test]
+fn directories_that_were_open_when_they_were_removed_do_not_stay() {
+    if !has("python3") {
+        return;
+    }
+    for backend in [
+        Backend::Pass,
+        Backend::Aes,
+        Backend::Amino(Engine::Fjall),
+        Backend::Amino(Engine::Sled),
+    ] {
+        let place = Place::new(backend, Intercept::Notify, User::Own);
+        let script = r#"python3 -c 'import os
+for i in range(1500):
+    os.makedirs("outer/inner")
+    outer = os.open("outer", os.O_RDONLY); inner = os.open("outer/inner", os.O_RDONLY)
+    os.rmdir("outer/inner"); os.rmdir("outer")
+    os.close(outer); os.close(inner)
+print("done", flush=True); input()'"#;
+        let mut held = Held::start(place.shell(script));
+        assert_eq!(held.line(), "done");
+        let monitor = held.run.id();
+        wait_for(&PathBuf::from(format!("/proc/{monitor}/fd")), 200);
+        held.go_on();
+        assert!(held.run.wait().unwrap().success());
+    }
 }
 
 /// Of what a transaction has made, others cannot tell whether it has a name.

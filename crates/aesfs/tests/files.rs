@@ -335,5 +335,35 @@ fn a_removed_directory_keeps_its_name() {
     let outer = fs.mkdir(caller, &root, b"outer", 0o755).unwrap();
     let inner = fs.mkdir(caller, &outer, b"inner", 0o755).unwrap();
     fs.rmdir(caller, &outer, b"inner").unwrap();
-    assert_eq!(fs.path(caller, &inner), Ok((b"outer/inner".to_vec(), true)));
+    let former = Ok((b"outer/inner".to_vec(), true));
+    assert_eq!(fs.path(caller, &inner), former);
+    // In a directory that was removed, too.
+    let (file, opened) = fs
+        .create(caller, &outer, b"file", 0o644, libc::O_RDWR)
+        .unwrap();
+    fs.unlink(caller, &outer, b"file").unwrap();
+    fs.rmdir(caller, &root, b"outer").unwrap();
+    assert_eq!(fs.path(caller, &inner), former);
+    assert_eq!(fs.path(caller, &outer), Ok((b"outer".to_vec(), true)));
+    assert_eq!(fs.path(caller, &file), Ok((b"outer/file".to_vec(), true)));
+    drop(opened);
+    // One that another directory has replaced has the name that both had.
+    let replaced = fs.mkdir(caller, &root, b"replaced", 0o755).unwrap();
+    let new = fs.mkdir(caller, &root, b"new", 0o755).unwrap();
+    fs.rename(caller, &root, b"new", &root, b"replaced", 0)
+        .unwrap();
+    assert_eq!(fs.path(caller, &replaced), Ok((b"replaced".to_vec(), true)));
+    assert_eq!(fs.path(caller, &new), Ok((b"replaced".to_vec(), false)));
+    // Names that are not kept any more are shown as the lower file system has them.
+    for _ in 0..2000 {
+        fs.mkdir(caller, &root, b"d", 0o755).unwrap();
+        fs.rmdir(caller, &root, b"d").unwrap();
+    }
+    for removed in [&inner, &outer, &file] {
+        let (path, is_removed) = fs.path(caller, removed).unwrap();
+        assert!(
+            is_removed && path.starts_with(b"gocryptfs.tmp."),
+            "{path:?}"
+        );
+    }
 }

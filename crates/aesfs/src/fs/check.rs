@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use goanna_vfs::{Caller, Errno, FileKind, Node};
 
-use super::dirs::TEMPORARY;
 use super::lower::LowerFile;
+use super::removed::TEMPORARY;
 use super::state::{PAGE, encrypted_blocks, plain_size, read_id};
 use super::{AesFs, decrypt_read};
 use crate::error::{Damage, Failure};

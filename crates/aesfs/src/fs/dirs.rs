@@ -3,7 +3,7 @@
 //! An operation that takes several steps in the lower file system is ordered so that a crash between two of them leaves at most a
 //! file of the format that belongs to no entry, or an empty directory under a temporary name. `goanna aes fsck` finds both.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,6 +12,7 @@ use goanna_vfs::{
 };
 use parking_lot::Mutex;
 
+use super::removed::{RemovedDirs, TEMPORARY};
 use crate::error::{Damage, Failure};
 use crate::format::keys;
 use crate::format::names::{
@@ -24,13 +25,10 @@ const KEPT_IVS: usize = 256;
 /// Entries of the lower directory that are read at once.
 const ENTRIES: usize = 128;
 
-/// The prefix of temporary names of directories. No encrypted name has a dot.
-pub(crate) const TEMPORARY: &[u8] = b"gocryptfs.tmp.";
-
 /// The permissions of the files that the format adds.
 const INTERNAL_MODE: u32 = 0o444;
 
-type Result<T> = std::result::Result<T, Failure>;
+pub(super) type Result<T> = std::result::Result<T, Failure>;
 
 /// The entries of the lower file system under their plain names. All nodes are the lower file system's.
 pub(crate) struct Dirs {
@@ -44,13 +42,8 @@ pub(crate) struct Dirs {
     /// Held while an entry with a long name is made or removed, so that its two files agree.
     long_names: Mutex<()>,
     temporary: AtomicU64,
-    /// The temporary names under which the last [`REMEMBERED`] directories were removed, each with the entry that it had before. The lower file
-    /// system shows the temporary name of a removed directory that is still open.
-    removed: Mutex<VecDeque<(Vec<u8>, Vec<u8>)>>,
+    pub(super) removed: RemovedDirs,
 }
-
-/// Number of removed directories whose entries are remembered.
-const REMEMBERED: usize = 1024;
 
 impl Dirs {
     pub fn new(lower: Arc<dyn FileSystem>, root: Node, cipher: NameCipher) -> Self {
@@ -61,10 +54,18 @@ impl Dirs {
             // The operation belongs to the caller's transaction.
             own: Caller::own(),
             ivs: Mutex::default(),
-            removed: Mutex::default(),
+            removed: RemovedDirs::default(),
             long_names: Mutex::default(),
             temporary: AtomicU64::new(0),
         }
+    }
+
+    pub fn lower(&self) -> &Arc<dyn FileSystem> {
+        &self.lower
+    }
+
+    pub fn root(&self) -> &Node {
+        &self.root
     }
 
     pub fn cipher(&self) -> &NameCipher {
@@ -235,40 +236,13 @@ impl Dirs {
         }
     }
 
-    /// Translates a path of encrypted names to one of plain names, both from the root.
-    pub fn decrypt_path(&self, caller: &Caller, path: &[u8]) -> Result<Vec<u8>> {
-        let own = self.own(caller);
-        let mut dir = self.root.clone();
-        let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut entries = path.split(|byte| *byte == b'/').peekable();
-        while let Some(entry) = entries.next() {
-            if entry.is_empty() {
-                continue;
-            }
-            let former = self.former_entry(entry);
-            let name = self.decrypt(caller, &dir, former.as_deref().unwrap_or(entry))?;
-            names.push(name.ok_or(Errno::ENOENT)?);
-            if entries.peek().is_some() {
-                dir = self.lower.lookup(&own, &dir, entry)?;
-            }
-        }
-        Ok(names.join(&b'/'))
-    }
-
-    /// The entry that a directory had before it was removed under the temporary name `name`.
-    fn former_entry(&self, name: &[u8]) -> Option<Vec<u8>> {
-        if !name.starts_with(TEMPORARY) {
-            return None;
-        }
-        let removed = self.removed.lock();
-        let found = removed.iter().find(|(temporary, _)| temporary == name);
-        found.map(|(_, entry)| entry.clone())
-    }
-
-    fn remember_removed(&self, temporary: Vec<u8>, entry: &[u8]) {
-        let mut removed = self.removed.lock();
-        removed.truncate(REMEMBERED - 1);
-        removed.push_front((temporary, entry.to_vec()));
+    /// The plain name of a file whose directory, with this IV, was removed. A long name was removed with the directory.
+    pub(super) fn decrypt_removed(&self, iv: Option<&DirIv>, entry: &[u8]) -> Vec<u8> {
+        let plain = match self.cipher.classify(entry, false) {
+            LowerName::Entry(text) => iv.and_then(|iv| self.cipher.decrypt(text, iv).ok()),
+            LowerName::Long | LowerName::Internal => None,
+        };
+        plain.map_or_else(|| entry.to_vec(), |plain| plain.into_owned())
     }
 
     /// Makes an entry by `make`, which gets the entry's name, and before it the file of a long name.
@@ -439,13 +413,18 @@ impl Dirs {
             if !self.cipher.kind().has_dir_iv() {
                 return Ok(self.lower.rmdir(caller, dir, entry)?);
             }
-            self.rmdir_with_iv(caller, dir, entry)
+            self.rmdir_with_iv(caller, dir, (entry, name))
         })
     }
 
     /// Removes a directory that contains only an IV. It is first renamed to a temporary name: after a crash either the directory is unchanged,
-    /// or only the temporary name exists, but never an entry without an IV.
-    fn rmdir_with_iv(&self, caller: &Caller, dir: &Node, entry: &[u8]) -> Result<()> {
+    /// or only the temporary name exists, but never an entry without an IV. `name` is the plain name.
+    fn rmdir_with_iv(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        (entry, name): (&[u8], &[u8]),
+    ) -> Result<()> {
         let own = self.own(caller);
         let node = self.lower.lookup(caller, dir, entry)?;
         if !node.is_dir() || self.is_append_only(caller, dir)? {
@@ -455,6 +434,8 @@ impl Dirs {
         let mode = self.make_accessible(&own, &node)?;
         let removed = self.is_empty(caller, &node).and_then(|is_empty| {
             let temporary = self.temporary_name()?;
+            let iv = self.ivs.lock().get(&node.ino()).map(|(_, iv)| *iv);
+            self.removed.add(&temporary, name, iv);
             let flags = libc::RENAME_NOREPLACE;
             let moved = match is_empty {
                 true => self
@@ -463,14 +444,14 @@ impl Dirs {
                 false => Err(Errno::ENOTEMPTY.into()),
             };
             if moved.is_err() {
+                self.removed.forget(&temporary);
                 // ENOTEMPTY, or an error that the kernel checks for earlier.
                 return Ok(self.lower.rmdir(caller, dir, entry)?);
             }
             let removed = self.rmdir_moved(caller, dir, &temporary, &node);
             if removed.is_err() {
                 let _ = self.lower.rename(&own, dir, &temporary, dir, entry, flags);
-            } else {
-                self.remember_removed(temporary, entry);
+                self.removed.forget(&temporary);
             }
             removed
         });
@@ -544,7 +525,7 @@ impl Dirs {
                 Err(FsError::Errno(Errno::ENOTEMPTY | Errno::EEXIST))
                     if flags == 0 && self.cipher.kind().has_dir_iv() =>
                 {
-                    self.replace_empty(caller, (from_dir, old.entry()), (to_dir, entry))
+                    self.replace_empty(caller, (from_dir, old.entry()), (to_dir, entry, to))
                 }
                 other => Ok(other?),
             }
@@ -567,7 +548,7 @@ impl Dirs {
         &self,
         caller: &Caller,
         (from_dir, from): (&Node, &[u8]),
-        (to_dir, to): (&Node, &[u8]),
+        (to_dir, to, name): (&Node, &[u8], &[u8]),
     ) -> Result<()> {
         let target = self.lower.lookup(caller, to_dir, to)?;
         if !target.is_dir() || !self.is_empty(caller, &target)? {
@@ -578,7 +559,7 @@ impl Dirs {
             self.lower.rename(caller, from_dir, from, to_dir, to, flags)
         };
         exchange()?;
-        let removed = self.rmdir_with_iv(caller, from_dir, from);
+        let removed = self.rmdir_with_iv(caller, from_dir, (from, name));
         if removed.is_err() {
             let _ = exchange();
         }

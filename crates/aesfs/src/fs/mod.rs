@@ -1,6 +1,6 @@
 //! The file system: an encrypted directory of a lower file system, in plain.
 //!
-//! [`AesFs`] forwards operations that concern neither names nor contents. `dirs.rs` has names, `files.rs` and `state.rs` have contents;
+//! [`AesFs`] forwards operations that concern neither names nor contents. `dirs.rs`, `paths.rs` and `removed.rs` have names, `files.rs` and `state.rs` have contents;
 //! `switch.rs` has the operations.
 
 mod check;
@@ -8,6 +8,8 @@ mod dirs;
 mod files;
 mod lower;
 mod memory;
+mod paths;
+mod removed;
 mod state;
 mod switch;
 
