@@ -112,6 +112,34 @@ os.write(log, b'text')";
     workload.assert_faithful();
 }
 
+/// No memory of the program has these bytes. The trace has them, and the replay writes them.
+#[test]
+fn bytes_that_the_kernel_copies_from_outside_of_the_directory_are_replayed() {
+    if !has("python3") {
+        return;
+    }
+    let script = "
+import os, tempfile
+outside = tempfile.TemporaryFile()
+outside.write(bytes(range(256)) * 1000); outside.flush()
+source = outside.fileno()
+def new(name): return os.open(name, os.O_WRONLY | os.O_CREAT)
+os.lseek(source, 1000, os.SEEK_SET)
+os.copy_file_range(source, new('by position'), 70000)
+os.copy_file_range(source, new('by offset'), 5000, 77, 300)
+os.sendfile(new('sent'), source, 5, 200000)
+os.sendfile(new('sent by position'), source, None, 500)
+os.copy_file_range(source, new('beyond the end'), 1 << 40, 255000)
+end, start = os.pipe()
+os.write(start, b'through a pipe' * 100)
+os.splice(end, new('spliced'), 700)
+os.splice(end, new('spliced to'), 700, offset_dst=9)";
+    let command = ["python3", "-S", "-c", script];
+    let workload = Workload::new(&command, DataMode::Full, |_| {});
+    workload.assert_faithful_results();
+    workload.assert_same_trees();
+}
+
 /// The compiled replay lists the files that the trace needs and did not make.
 #[test]
 fn the_initial_state_is_made_from_the_trace() {

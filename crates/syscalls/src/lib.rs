@@ -3,7 +3,7 @@
 //! The table of [`Signature`]s is the single source for everything that must know what an argument means: the monitor's observers, the
 //! capture by ptrace, the messages of a trace's schema, and filters that name a call or an operation. It knows nothing of how a call
 //! was intercepted: [`decode`] reads a program's memory by the trait [`Memory`], [`DecodedCall::name`] asks for paths by the trait
-//! [`Names`].
+//! [`Names`], and [`DecodedCall::complete_copy`] reads files by the trait [`OpenFiles`].
 //!
 //! Read next: `signature.rs` defines a call, `table/rows.rs` lists all calls, `decode/` turns registers into [`Value`]s.
 
@@ -18,12 +18,12 @@ mod sysno_set;
 mod table;
 mod value;
 
-pub use decode::{Limits, Memory, Names, decode};
+pub use decode::{Limits, Memory, Names, OpenFiles, decode};
 pub use decoded_call::DecodedCall;
 pub use named::Named;
 pub use operation::Operation;
 pub use signature::{
-    Class, Extent, Field, Kind, LastLink, Param, Returns, Signature, Structure, TimeFormat,
+    Class, Extent, Field, Kind, LastLink, Param, Place, Returns, Signature, Structure, TimeFormat,
 };
 pub use symbols::Symbols;
 pub use sysno_set::SysnoSet;

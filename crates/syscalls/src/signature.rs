@@ -139,6 +139,22 @@ pub enum Kind {
     PrctlArgument,
     /// The third argument of ioctl(2): what it is depends on the second.
     IoctlArgument,
+    /// Bytes that the kernel copies from file to file. This is not an argument of the call, and has no register.
+    Copied {
+        /// Where they are read.
+        source: Place,
+        /// Where they are written.
+        target: Place,
+    },
+}
+
+/// A place in a file that arguments name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the descriptor.
+    pub descriptor: u8,
+    /// Index of the [`Kind::OffsetPointer`]. If there is none, or it is NULL, the file's own offset counts.
+    pub offset: Option<u8>,
 }
 
 impl Kind {

@@ -18,7 +18,7 @@ use goanna_vfs::Result;
 
 use crate::answer::Answer;
 
-pub(crate) use names::{Files, TaskNames};
+pub(crate) use names::{Files, TaskFiles, TaskNames};
 
 /// Receives the calls of a run. All methods except [`Observer::handled`] run on the supervisor's thread while the calling thread is stopped, so slow methods slow the
 /// run.

@@ -1,16 +1,19 @@
 //! Resolves the arguments of an observed call to files, in the tracee's view: paths in mounts are those that the program knows.
 
+use std::fs;
+use std::io::Seek;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use goanna_sys::{procfs, stat};
-use goanna_syscalls::{DecodedCall, File, Names, Operation, Returns, Value};
+use goanna_syscalls::{DecodedCall, File, Names, OpenFiles, Operation, Returns, Value};
 use goanna_vfs::walk::{Last, Pos};
 use goanna_vfs::{Attr, Errno, FsError, Result};
 
 use crate::call::Call;
+use crate::process::task::Task;
 
 /// Descriptors and paths of the thread that makes a call.
 pub struct TaskNames<'c, 'm>(pub &'c Call<'m>);
@@ -65,6 +68,18 @@ impl Names for TaskNames<'_, '_> {
 
     fn path(&self, directory: i32, path: &[u8], follow: bool) -> Option<Box<[u8]>> {
         self.of_path(directory, path, follow).ok()
+    }
+}
+
+/// The open files of the thread that makes a call.
+pub struct TaskFiles<'t>(pub &'t Task);
+
+impl OpenFiles for TaskFiles<'_> {
+    fn regular(&self, number: i32) -> Option<(fs::File, u64)> {
+        let mut same = fs::File::from(self.0.own_copy(number).ok()?);
+        let is_regular = same.metadata().ok()?.is_file();
+        let offset = same.stream_position().ok()?;
+        is_regular.then_some((same, offset))
     }
 }
 

@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use super::Supervisor;
 use super::calls::{Next, call_of};
 use crate::call::Call;
-use crate::observe::{Ended, Files, TaskNames, TraceeMemory};
+use crate::observe::{Ended, Files, TaskFiles, TaskNames, TraceeMemory};
 use crate::process::memory::{ArgumentMemory, Decoding};
 use crate::ptracer::rewrite::Registers;
 use crate::table::filter::{OBSERVED, OBSERVED_REFUSAL};
@@ -208,6 +208,9 @@ impl Supervisor {
                 monitor.observers.limits(),
             );
             if let Ok(task) = monitor.tasks.get(tid) {
+                let limits = monitor.observers.limits();
+                open.call
+                    .complete_copy(outcome.result, &TaskFiles(&task), limits);
                 let call = Call::new(&monitor, task, open.call.nr, open.call.raw);
                 files = Files(&call).of(&open.call, outcome.result);
             }

@@ -428,9 +428,11 @@ impl Builder {
                 self.own(name, "number", "", U64, Source::Register(index));
                 self.part(index, name, "text", Part::Text, BYTES);
             }
-            Kind::Input(_) | Kind::Output(_) | Kind::InputVector(_) | Kind::OutputVector(_) => {
-                self.buffers(index, name);
-            }
+            Kind::Input(_)
+            | Kind::Output(_)
+            | Kind::InputVector(_)
+            | Kind::OutputVector(_)
+            | Kind::Copied { .. } => self.buffers(index, name),
             Kind::InputMessage
             | Kind::OutputMessage
             | Kind::InputMessages(_)

@@ -1,6 +1,7 @@
 //! Decodes registers and memory into values: [`decode`] at a call's entry, [`DecodedCall::complete`] once it has returned,
-//! [`DecodedCall::name`] for the files that arguments name. What a program's memory holds is read by `reader.rs`.
+//! [`DecodedCall::name`] for the files that arguments name, [`DecodedCall::complete_copy`] for what it has copied. What a program's memory holds is read by `reader.rs`.
 
+mod copied;
 mod names;
 mod reader;
 
@@ -8,6 +9,7 @@ use crate::signature::{Extent, Kind, Param};
 use crate::structures::{FILE_CLONE_RANGE, FLOCK};
 use crate::symbols::files::{DESCRIPTOR_FLAGS, OPEN_FLAGS};
 use crate::{DecodedCall, Operation, Returns, Value, signature};
+pub use copied::OpenFiles;
 pub use names::Names;
 use reader::Reader;
 
@@ -55,9 +57,9 @@ pub fn decode(nr: u32, raw: [u64; 6], memory: &dyn Memory, limits: &Limits) -> D
     };
     let reader = Reader { memory, limits };
     call.args.reserve_exact(signature.params.len());
-    for (index, (param, register)) in signature.params.iter().zip(raw).enumerate() {
+    for (index, param) in signature.params.iter().enumerate() {
         let value = if call.looks_at(index) {
-            call.at_entry(param, index, register, &reader)
+            call.at_entry(param, index, call.register(index), &reader)
         } else {
             Value::Absent
         };
@@ -120,6 +122,7 @@ impl DecodedCall {
                 let creates = (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
                 self.open_flags().is_some_and(|flags| flags & creates != 0)
             }
+            Some(Kind::Copied { .. }) => false,
             Some(Kind::FcntlArgument) => !matches!(
                 self.register(1) as i32,
                 libc::F_GETFD

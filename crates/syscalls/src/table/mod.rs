@@ -70,7 +70,13 @@ mod tests {
     #[test]
     fn rows_are_sorted_without_repeats_and_have_six_arguments_at_most() {
         assert!(SIGNATURES.windows(2).all(|pair| pair[0].nr < pair[1].nr));
-        assert!(SIGNATURES.iter().all(|one| one.params.len() <= 6));
+        let arguments = |one: &Signature| {
+            let params = one.params.iter();
+            params
+                .filter(|param| !matches!(param.kind, Kind::Copied { .. }))
+                .count()
+        };
+        assert!(SIGNATURES.iter().all(|one| arguments(one) <= 6));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Parameters of one kind each, with the width that the kernel gives them.
 
-use crate::signature::{Extent, Kind, LastLink, Param, Structure, TimeFormat};
+use crate::signature::{Extent, Kind, LastLink, Param, Place, Structure, TimeFormat};
 use crate::symbols::Symbols;
 
 const fn param(name: &'static str, kind: Kind, bits: u8) -> Param {
@@ -45,6 +45,20 @@ plain! {
     fcntl_argument FcntlArgument 64
     prctl_argument PrctlArgument 64
     ioctl_argument IoctlArgument 64
+}
+
+/// The bytes that a call copies, which is no argument of it: descriptor and offset of the source, and of the target.
+pub(super) const fn copied(
+    name: &'static str,
+    source: (u8, Option<u8>),
+    target: (u8, Option<u8>),
+) -> Param {
+    let (source, target) = (place(source), place(target));
+    param(name, Kind::Copied { source, target }, 64)
+}
+
+const fn place((descriptor, offset): (u8, Option<u8>)) -> Place {
+    Place { descriptor, offset }
 }
 
 pub(super) const fn path(name: &'static str) -> Param {

@@ -4,12 +4,12 @@
 //! `tests/kernel.rs` compares them with what the kernel itself says of its calls.
 
 use super::param::{
-    addr, choice, count, count_int, device, dir, fcntl_argument, fd, flags, flags_long, gid, input,
-    input_address, input_message, input_messages, input_vector, int, ioctl_argument, long, mode,
-    mode_int, offset, offset_pointer, output, output_address, output_message, output_messages,
-    output_structure, output_text, output_time, output_vector, pair, path, path_kept,
-    path_kept_unless, path_opened, path_opened_how, path_unless, pid, pid_long, prctl_argument,
-    signal, size, size_int, structure, text, texts, times, uid, uint, ulong,
+    addr, choice, copied, count, count_int, device, dir, fcntl_argument, fd, flags, flags_long,
+    gid, input, input_address, input_message, input_messages, input_vector, int, ioctl_argument,
+    long, mode, mode_int, offset, offset_pointer, output, output_address, output_message,
+    output_messages, output_structure, output_text, output_time, output_vector, pair, path,
+    path_kept, path_kept_unless, path_opened, path_opened_how, path_unless, pid, pid_long,
+    prctl_argument, signal, size, size_int, structure, text, texts, times, uid, uint, ulong,
 };
 use super::row;
 use crate::Operation::*;
@@ -76,7 +76,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(37, "alarm", Time, NONE, Returns::Number, &[uint("seconds")]),
     row(38, "setitimer", Time, NONE, Returns::Zero, &[int("which"), addr("new_value"), addr("old_value")]),
     row(39, "getpid", Identity, NONE, Returns::Pid, &[]),
-    row(40, "sendfile", Copy, COPIES, Returns::Size, &[fd("out_fd"), fd("in_fd"), offset_pointer("offset"), size("count")]),
+    row(40, "sendfile", Copy, COPIES, Returns::Size, &[fd("out_fd"), fd("in_fd"), offset_pointer("offset"), size("count"), copied("copied", (1, Some(2)), (0, None))]),
     row(41, "socket", Socket, NETWORK, Returns::Descriptor, &[choice("domain", &SOCKET_FAMILIES), flags("type", &SOCKET_TYPES), int("protocol")]),
     row(42, "connect", Connect, NETWORK, Returns::Zero, &[fd("sockfd"), input_address("addr", 2), size_int("addrlen")]),
     row(43, "accept", Accept, NETWORK, Returns::Descriptor, &[fd("sockfd"), output_address("addr", 2), addr("addrlen")]),
@@ -311,7 +311,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(272, "unshare", Namespace, NONE, Returns::Zero, &[flags_long("flags", &CLONE_FLAGS)]),
     row(273, "set_robust_list", Futex, NONE, Returns::Zero, &[addr("head"), size("size")]),
     row(274, "get_robust_list", Futex, NONE, Returns::Zero, &[pid("pid"), addr("head_ptr"), addr("sizep")]),
-    row(275, "splice", Copy, COPIES, Returns::Size, &[fd("fd_in"), offset_pointer("off_in"), fd("fd_out"), offset_pointer("off_out"), size("size"), flags("flags", &SPLICE_FLAGS)]),
+    row(275, "splice", Copy, COPIES, Returns::Size, &[fd("fd_in"), offset_pointer("off_in"), fd("fd_out"), offset_pointer("off_out"), size("size"), flags("flags", &SPLICE_FLAGS), copied("copied", (0, Some(1)), (2, Some(3)))]),
     row(276, "tee", Copy, COPIES, Returns::Size, &[fd("fd_in"), fd("fd_out"), size("size"), flags("flags", &SPLICE_FLAGS)]),
     row(277, "sync_file_range", Sync, NONE, Returns::Zero, &[fd("fd"), offset("offset"), offset("nbytes"), flags("flags", &SYNC_FILE_RANGE_FLAGS)]),
     row(278, "vmsplice", Copy, COPIES, Returns::Size, &[fd("fd"), input_vector("iov", 2), count("nr_segs"), flags("flags", &SPLICE_FLAGS)]),
@@ -362,7 +362,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(323, "userfaultfd", Watch, NONE, Returns::Descriptor, &[flags("flags", &OPEN_FLAGS)]),
     row(324, "membarrier", System, NONE, Returns::Number, &[int("op"), uint("flags"), int("cpu_id")]),
     row(325, "mlock2", Memory, MEMORY, Returns::Zero, &[addr("addr"), size("size"), flags("flags", &MLOCK_FLAGS)]),
-    row(326, "copy_file_range", Copy, COPIES, Returns::Size, &[fd("fd_in"), offset_pointer("off_in"), fd("fd_out"), offset_pointer("off_out"), size("size"), uint("flags")]),
+    row(326, "copy_file_range", Copy, COPIES, Returns::Size, &[fd("fd_in"), offset_pointer("off_in"), fd("fd_out"), offset_pointer("off_out"), size("size"), uint("flags"), copied("copied", (0, Some(1)), (2, Some(3)))]),
     row(327, "preadv2", Read, READ, Returns::Size, &[fd("fd"), output_vector("iov", 2), count("iovcnt"), offset("pos_l"), ulong("pos_h"), flags("flags", &READ_WRITE_FLAGS)]),
     row(328, "pwritev2", Write, WRITE, Returns::Size, &[fd("fd"), input_vector("iov", 2), count("iovcnt"), offset("pos_l"), ulong("pos_h"), flags("flags", &READ_WRITE_FLAGS)]),
     row(329, "pkey_mprotect", Protect, MEMORY, Returns::Zero, &[addr("addr"), size("size"), flags_long("prot", &PROT_FLAGS), int("pkey")]),

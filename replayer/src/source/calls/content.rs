@@ -83,10 +83,7 @@ impl Look<'_, '_> {
         let mut step = self.step(offset.map_or(Call::Write, |_| Call::Pwrite));
         step.targets = vec![target];
         step.numbers.extend(offset);
-        step.data = Some(super::Payload {
-            length,
-            hashes: Vec::new(),
-        });
+        step.data = Some(self.payload("copied", length));
         self.steps.push(step);
         Ok(())
     }

@@ -6,23 +6,43 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use goanna_sys::procfs;
-use goanna_syscalls::{DecodedCall, Kind, Memory, Names, Operation, Returns, Value};
+use goanna_sys::{pidfd, procfs};
+use goanna_syscalls::{DecodedCall, Kind, Memory, Names, OpenFiles, Operation, Returns, Value};
 use rustix::fs::{Mode, OFlags, ResolveFlags, Stat};
 
 use super::thread::{Recorded, Thread};
 use crate::capture::Details;
 use crate::event::File;
 
-/// A tracee's memory.
+/// A tracee's memory and files.
 pub struct Remote(pub i32);
 
 impl Memory for Remote {
     fn read(&self, address: u64, into: &mut [u8]) -> usize {
         goanna_sys::tracee::read(self.0, address, into).unwrap_or(0)
+    }
+}
+
+impl OpenFiles for Remote {
+    fn regular(&self, number: i32) -> Option<(fs::File, u64)> {
+        let thread = pidfd::open(self.0).ok()?;
+        let same = fs::File::from(pidfd::getfd(thread.as_fd(), number).ok()?);
+        if !same.metadata().ok()?.is_file() {
+            return None;
+        }
+        let offset = procfs::description_offset(self.0, number).ok()?;
+        let can_read = rustix::fs::fcntl_getfl(&same).ok()? & OFlags::ACCMODE != OFlags::WRONLY;
+        if can_read {
+            return Some((same, offset));
+        }
+        // Must not wait for a lease.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let path = format!("/proc/self/fd/{}", same.as_raw_fd());
+        let own = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+        Some((own.into(), offset))
     }
 }
 

@@ -358,6 +358,7 @@ impl<'a> Follower<'a> {
         if let Some(mut recorded) = pending.recorded {
             let limits = self.wanted.limits();
             recorded.call.complete(result, &Remote(tid), &limits);
+            recorded.call.complete_copy(result, &Remote(tid), &limits);
             let names = ThreadNames::new(&self.tracer, thread, self.wanted.details());
             let files = files::after(&names, &mut recorded, result);
             let outcome = Outcome {
