@@ -185,10 +185,8 @@ impl Step {
     }
 
     fn status(self, command: &mut Command) -> Result<(), Error> {
-        let typed = typed(command);
-        eprintln!("    {typed}");
-        let status = command.status().map_err(|source| self.io(&typed, source))?;
-        self.outcome(typed, status)
+        eprintln!("    {}", typed(command));
+        complete(&self.name(), command)
     }
 
     /// Runs test runners: every line they print is copied to stdout, and their closing lines are counted. The output of failed tests is
@@ -220,18 +218,7 @@ impl Step {
         for line in failures.lines() {
             eprintln!("    {line}");
         }
-        self.outcome(typed, status)
-    }
-
-    fn outcome(self, command: String, status: ExitStatus) -> Result<(), Error> {
-        if status.success() {
-            return Ok(());
-        }
-        Err(Error::Failed {
-            step: self.name(),
-            command,
-            status,
-        })
+        outcome(&self.name(), typed, status)
     }
 
     fn io(self, command: &str, source: io::Error) -> Error {
@@ -241,6 +228,34 @@ impl Step {
             source,
         }
     }
+}
+
+/// Runs a command of `step` to its end.
+///
+/// # Errors
+///
+/// A command that cannot be started, or that fails.
+pub fn complete(step: &str, command: &mut Command) -> Result<(), Error> {
+    let typed = typed(command);
+    match command.status() {
+        Ok(status) => outcome(step, typed, status),
+        Err(source) => Err(Error::Io {
+            step: step.to_owned(),
+            command: typed,
+            source,
+        }),
+    }
+}
+
+fn outcome(step: &str, command: String, status: ExitStatus) -> Result<(), Error> {
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::Failed {
+        step: step.to_owned(),
+        command,
+        status,
+    })
 }
 
 /// The file to which tests append the reasons for which they were skipped ([`goanna-skip`](../../tests/skip/src/lib.rs)). Removed when

@@ -1,6 +1,6 @@
 //! `cargo xtask judge`: builds the binaries, and starts `tests/examples/judge`, which does the work.
 
-use crate::ci::{Error, cargo, typed};
+use crate::ci::{Error, cargo, complete};
 
 const STEP: &str = "judge";
 
@@ -10,8 +10,9 @@ const STEP: &str = "judge";
 ///
 /// A build that fails, and differences that are not explained.
 pub fn run(arguments: &[String]) -> Result<(), Error> {
-    complete(&["build", "--quiet", "--package", "goanna-cli", "--bins"])?;
-    let mut judge = vec![
+    let mut build = cargo(&["build", "--quiet", "--package", "goanna-cli", "--bins"]);
+    complete(STEP, &mut build)?;
+    let mut judge = cargo(&[
         "run",
         "--quiet",
         "--package",
@@ -19,24 +20,6 @@ pub fn run(arguments: &[String]) -> Result<(), Error> {
         "--example",
         "judge",
         "--",
-    ];
-    judge.extend(arguments.iter().map(String::as_str));
-    complete(&judge)
-}
-
-fn complete(arguments: &[&str]) -> Result<(), Error> {
-    let mut command = cargo(arguments);
-    let status = command.status().map_err(|source| Error::Io {
-        step: STEP.to_owned(),
-        command: typed(&command),
-        source,
-    })?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(Error::Failed {
-        step: STEP.to_owned(),
-        command: typed(&command),
-        status,
-    })
+    ]);
+    complete(STEP, judge.args(arguments))
 }

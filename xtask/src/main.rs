@@ -8,6 +8,7 @@ mod ci;
 #[cfg(test)]
 mod decisions;
 mod failures;
+mod fuzz;
 mod install;
 mod judge;
 #[cfg(test)]
@@ -47,6 +48,18 @@ enum Task {
         #[arg(value_enum, value_name = "STEP")]
         steps: Vec<Step>,
     },
+    /// Run fuzz targets under libFuzzer, with the stable compiler
+    ///
+    /// The targets are in tests/fuzz. The inputs that libFuzzer keeps are in target/fuzz/corpus/TARGET. An input that makes a target panic, or that takes
+    /// too much time or memory, is written to target/fuzz/failures, and ends the run with exit status 1. Needs g++.
+    Fuzz {
+        /// The targets, one after the other; an unknown name prints all
+        #[arg(value_name = "TARGET", required = true)]
+        targets: Vec<String>,
+        /// How long each of them runs
+        #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+        seconds: u32,
+    },
     /// Build libamino and install it: header, static and shared library, pkg-config file, Python module
     ///
     /// Prints the files. They are used with PKG_CONFIG_PATH=DIR/lib/pkgconfig, and the module with
@@ -82,6 +95,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Ci { steps } => ci::run(&steps),
+        Task::Fuzz { targets, seconds } => fuzz::run(&targets, seconds),
         Task::InstallClient { prefix } => install::run(&prefix),
         Task::IsolationMutants { only } => mutants::run(&only),
         Task::Judge { arguments } => judge::run(&arguments),

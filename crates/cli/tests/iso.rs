@@ -18,7 +18,7 @@ use serde_json::json;
 
 mod common;
 mod images;
-#[path = "../../isofs/fuzz/seed.rs"]
+#[path = "../../isofs/seeds/seed.rs"]
 mod seed;
 
 #[test]
@@ -214,7 +214,7 @@ fn directories_are_listed() {
 #[test]
 fn attribute_records_are_shown() {
     let fixture = Fixture::new();
-    let image = seed::decode(include_bytes!("../../isofs/fuzz/seeds/attributes"));
+    let image = seed::decode(include_bytes!("../../isofs/seeds/images/attributes"));
     fs::write(fixture.path("x.iso"), image).unwrap();
     for names in ["joliet", "plain"] {
         let list = fixture.json(&["ls", "--json", "--namespace", names, "x.iso"]);

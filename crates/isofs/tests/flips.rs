@@ -5,7 +5,7 @@
     reason = "a test says so by failing"
 )]
 
-#[path = "../fuzz/seed.rs"]
+#[path = "../seeds/seed.rs"]
 mod seed;
 mod support;
 
@@ -50,7 +50,7 @@ fn images() -> &'static [Vec<u8>] {
             images.push(fs::read(&image).unwrap());
         }
         // Ours, since no writer makes extended attribute records.
-        images.push(seed::decode(include_bytes!("../fuzz/seeds/attributes")));
+        images.push(seed::decode(include_bytes!("../seeds/images/attributes")));
         images
     })
 }

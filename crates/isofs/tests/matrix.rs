@@ -6,7 +6,7 @@
     reason = "a test says so by failing"
 )]
 
-#[path = "../fuzz/seed.rs"]
+#[path = "../seeds/seed.rs"]
 mod seed;
 mod support;
 
@@ -401,7 +401,7 @@ fn several_sections() {
 fn attribute_records() {
     let work = Work::new();
     let image = work.path("i.iso");
-    let bytes = seed::decode(include_bytes!("../fuzz/seeds/attributes"));
+    let bytes = seed::decode(include_bytes!("../seeds/images/attributes"));
     fs::write(&image, bytes).unwrap();
     let known: &[Known] = &[
         // It reads the record before the content as the content.

@@ -558,6 +558,11 @@ const LIBRARIES: [&str; 8] = [
     "/usr/lib/ld-linux-x86-64.so.2",
 ];
 
+/// The number of calls of the library with this content that can be patched; the reason if there is none.
+pub fn patchable_calls(content: &[u8]) -> Result<usize, &'static str> {
+    Library::analyse(content).map(|library| library.sites.len())
+}
+
 /// Describes which of the usual C libraries can be patched, and tells whether any can. `run_dir` is a run-time directory, and `tid` a process that
 /// has this one's memory and waits.
 pub fn check(run_dir: &Path, tid: i32) -> Result<String, String> {

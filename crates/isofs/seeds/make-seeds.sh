@@ -2,12 +2,12 @@
 # Makes the seeds of the fuzzer: small images of genisoimage and xorriso, packed (see seed.rs), one of them with what no
 # writer makes (attributes.py). Made again they differ in a few bytes, since the programs write the time into them.
 #
-#     crates/isofs/fuzz/make-seeds.sh [DIRECTORY]     # seeds/ beside this script by default
+#     crates/isofs/seeds/make-seeds.sh [DIRECTORY]     # images/ beside this script by default
 set -euo pipefail
 export LC_ALL=C.UTF-8 TZ=UTC
 readonly most_bytes=300000
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-seeds=$(realpath -m "${1:-$here/seeds}")
+seeds=$(realpath -m "${1:-$here/images}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$seeds"

@@ -1,4 +1,4 @@
-//! The format of the fuzzer's inputs: an image without its zeros.
+//! The format of the files in images/, which are also the fuzzer's inputs: an image without its zeros.
 //!
 //! Two bytes: sectors of the image. Then sectors that hold something: two bytes number, two bytes length, and so many
 //! bytes. Numbers are little-endian. Any bytes mean something; an image has at most 8191 sectors, and nothing that
