@@ -49,8 +49,12 @@ pub struct Shared {
     pub sink: Option<File>,
 }
 
-/// Bytes of the compiled file that may be in memory at the same time.
+/// Bytes of files that may be in memory at the same time.
 const HORIZON: u64 = 24 << 20;
+/// Bytes of the compiled file that are used between two looks at the memory.
+const LOOK_AFTER: u64 = 1 << 20;
+/// Each use takes a page at least.
+const PAGE: u64 = 4096;
 /// Bytes of generated content. A write of the maximum length needs at most as many pieces of it as a call may have
 /// (`IOV_MAX`).
 const GENERATED: usize = 2 << 20;
@@ -109,10 +113,15 @@ impl Shared {
 
     /// Bytes of the compiled file. Those used before go back to the page cache when they have become too many.
     pub fn bytes(&self, offset: u64, length: usize) -> Option<&[u8]> {
-        let before = self.touched.fetch_add(length as u64, Ordering::Relaxed);
-        if before >= HORIZON {
+        let before = self
+            .touched
+            .fetch_add(length as u64 + PAGE, Ordering::Relaxed);
+        if before >= LOOK_AFTER {
             self.touched.store(0, Ordering::Relaxed);
-            self.view.release();
+            // The kernel maps more than the pages that are used.
+            if procfs::own_file_memory().map_or(true, |bytes| bytes >= HORIZON) {
+                self.view.release();
+            }
         }
         self.view.bytes(offset, length)
     }

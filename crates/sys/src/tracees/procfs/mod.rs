@@ -279,6 +279,14 @@ pub fn description_offset(tid: i32, fd: i32) -> Result<u64, Errno> {
         .ok_or(Errno::EIO)
 }
 
+/// Bytes of files, and of shared memory, that this process has in memory.
+pub fn own_file_memory() -> Result<u64, Errno> {
+    const PAGE: u64 = 4096;
+    let pages = fs::read_to_string("/proc/self/statm").map_err(gone)?;
+    let shared = pages.split(' ').nth(2).and_then(|pages| pages.parse().ok());
+    shared.map(|pages: u64| pages * PAGE).ok_or(Errno::EIO)
+}
+
 /// Path of the working directory, with " (deleted)" after it when it was removed.
 pub fn cwd(tid: i32) -> Result<Vec<u8>, Errno> {
     link(&format!("/proc/{tid}/cwd")).map_err(gone)
