@@ -37,7 +37,7 @@ bitflags! {
         const METADATA = 1 << 4;
         /// Changes mappings of memory.
         const MEMORY = 1 << 5;
-        /// Changes the working directory, the root directory or the file mode creation mask.
+        /// Shows or changes the working directory, or changes the root directory or the file mode creation mask.
         const DIRECTORY = 1 << 6;
         /// Makes, replaces or ends a process or thread.
         const PROCESS = 1 << 7;

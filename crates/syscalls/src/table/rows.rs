@@ -115,7 +115,7 @@ pub static SIGNATURES: &[Signature] = &[
     row(76, "truncate", Truncate, WRITE, Returns::Zero, &[path("path"), offset("length")]),
     row(77, "ftruncate", Truncate, WRITE, Returns::Zero, &[fd("fd"), offset("length")]),
     row(78, "getdents", Readdir, NONE, Returns::Size, &[fd("fd"), output("dirp", Argument(2)), size_int("count")]),
-    row(79, "getcwd", Getcwd, NONE, Returns::Size, &[output_text("buf", 1), size("size")]),
+    row(79, "getcwd", Getcwd, DIRECTORY, Returns::Size, &[output_text("buf", 1), size("size")]),
     row(80, "chdir", Chdir, DIRECTORY, Returns::Zero, &[path("path")]),
     row(81, "fchdir", Chdir, DIRECTORY, Returns::Zero, &[fd("fd")]),
     row(82, "rename", Rename, METADATA, Returns::Zero, &[path_kept("oldpath"), path_kept("newpath")]),
