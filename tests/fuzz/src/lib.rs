@@ -8,8 +8,7 @@ mod checksums;
 mod targets;
 
 use std::io;
-use std::path::Path;
-use std::sync::LazyLock;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
@@ -107,11 +106,13 @@ impl Target {
     }
 }
 
-/// A directory for files of this process.
-fn scratch() -> io::Result<&'static Path> {
-    static SCRATCH: LazyLock<io::Result<TempDir>> = LazyLock::new(tempfile::tempdir);
-    match &*SCRATCH {
-        Ok(directory) => Ok(directory.path()),
-        Err(why) => Err(io::Error::new(why.kind(), why.to_string())),
+/// A directory for files of this thread. Tests of several targets run at the same time.
+fn scratch() -> io::Result<PathBuf> {
+    thread_local! {
+        static SCRATCH: io::Result<TempDir> = tempfile::tempdir();
     }
+    SCRATCH.with(|scratch| match scratch {
+        Ok(directory) => Ok(directory.path().to_owned()),
+        Err(why) => Err(io::Error::new(why.kind(), why.to_string())),
+    })
 }

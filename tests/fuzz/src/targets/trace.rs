@@ -25,7 +25,7 @@ const GOLDEN: [&[u8]; 2] = [
 pub fn read(input: &[u8]) {
     let trace = checksums::of_trace(input);
     if let Ok(scratch) = scratch() {
-        let _ = tools(&trace, scratch);
+        let _ = tools(&trace, &scratch);
     }
 }
 
