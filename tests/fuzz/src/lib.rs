@@ -2,7 +2,7 @@
 //! no time or memory without bound.
 //!
 //! `cargo xtask fuzz TARGET` runs a target under libFuzzer. `tests/seeds.rs` changes the seeds at random in each run of the tests, without
-//! libFuzzer. Formats with checksums are read after [`checksums`] has corrected these: otherwise nearly all inputs would fail there.
+//! libFuzzer. Checksums are corrected before a format that has them is read: otherwise nearly all inputs would fail there.
 
 mod checksums;
 mod targets;
