@@ -378,13 +378,14 @@ impl View<'_> {
             }
         }
         let mut time_known = false;
+        // Sums first: an inner transaction may have removed more than there is without the outer ones.
+        let (mut size, mut nlink) = (0_i64, i64::from(meta.nlink));
         for txn in txn.chain() {
             let level = txn.level.lock();
             if let Some(delta) = level.dirs.get(&dir.ino) {
-                meta.size = meta.size.saturating_add_signed(delta.size);
+                size += delta.size;
+                nlink += delta.nlink;
                 meta.version = meta.version.max(delta.version);
-                let nlink = i64::from(meta.nlink) + delta.nlink;
-                meta.nlink = u32::try_from(nlink).unwrap_or(0);
                 if let Some(time) = delta.time.filter(|_| !time_known) {
                     // A time that lies ahead is not of entries that others have committed since: it was set before.
                     let by_others = !set && meta.mtime > time && meta.mtime <= now();
@@ -399,6 +400,8 @@ impl View<'_> {
             let copy = level.inodes.get(&dir.ino);
             time_known |= set && copy.is_some();
         }
+        meta.size = meta.size.saturating_add_signed(size);
+        meta.nlink = u32::try_from(nlink).unwrap_or(0);
         if state.home == MetaLocation::Orphan {
             meta.nlink = 0;
         }

@@ -497,3 +497,27 @@ proptest! {
         play(EngineKind::Fjall, &acts, true);
     }
 }
+
+/// What an inner transaction removes may be an entry that only an outer one has added.
+#[test]
+fn an_inner_transaction_may_remove_all_that_the_outer_one_has_added() {
+    use Step::{Mkdir, Put, Rename, Rmdir};
+    let inside = |step: Step| Act::Inside(step);
+    let path = |name: &str| name.to_owned();
+    let mut acts = vec![inside(Mkdir(path("c"))), Act::Begin];
+    acts.extend(["c/a", "c/b", "c/a/a"].map(|name| inside(Mkdir(path(name)))));
+    acts.extend([inside(Put(path("a"), (1, 9))), Act::Begin]);
+    acts.extend(["c/a/a", "c/a"].map(|name| inside(Rmdir(path(name)))));
+    acts.extend([
+        Act::Stat(path("c")),
+        inside(Rename(path("c/b"), path("b"))),
+        Act::Stat(path("c")),
+        inside(Rmdir(path("c"))),
+        Act::Commit,
+        Act::Commit,
+    ]);
+    for engine in [EngineKind::Memory, EngineKind::Fjall] {
+        play(engine, &acts, false);
+        play(engine, &acts, true);
+    }
+}
