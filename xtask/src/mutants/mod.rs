@@ -6,6 +6,7 @@ mod table;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -177,8 +178,17 @@ fn copy(from: &Path, to: &Path) -> Result<(), Error> {
             continue;
         }
         let target = to.join(&name);
-        if entry.file_type().map_err(at(&path))?.is_dir() {
+        let kind = entry.file_type().map_err(at(&path))?;
+        if kind.is_dir() {
             copy(&path, &target)?;
+            continue;
+        }
+        if kind.is_symlink() {
+            // Data of tests, which may lead nowhere.
+            let link = fs::read_link(&path).map_err(at(&path))?;
+            if fs::read_link(&target).ok().as_ref() != Some(&link) {
+                symlink(link, &target).map_err(at(&target))?;
+            }
             continue;
         }
         let content = fs::read(&path).map_err(at(&path))?;
@@ -202,6 +212,23 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_that_lead_nowhere_are_copied() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (from, to) = (scratch.path().join("from"), scratch.path().join("to"));
+        fs::create_dir_all(from.join("d")).unwrap();
+        symlink("nowhere", from.join("d/link")).unwrap();
+        fs::write(from.join("d/file"), "text").unwrap();
+        for _ in 0..2 {
+            copy(&from, &to).unwrap();
+            assert_eq!(
+                fs::read_link(to.join("d/link")).unwrap(),
+                Path::new("nowhere")
+            );
+            assert_eq!(fs::read(to.join("d/file")).unwrap(), b"text");
+        }
+    }
 
     #[test]
     fn each_edit_of_a_mutant_fits_the_sources_once() {
