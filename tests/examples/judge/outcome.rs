@@ -118,7 +118,10 @@ fn automake(line: &str) -> Option<(String, String)> {
     };
     // The sums at the end of a run have the same form: `PASS: 300`, and after a `# ` in other versions.
     let is_sum = case.trim().bytes().all(|byte| byte.is_ascii_digit());
-    (!is_sum).then(|| pair(case.split_ascii_whitespace().next()?, outcome))?
+    let case = case.split_ascii_whitespace().next()?;
+    // The lists of cases that were skipped or failed leave the suffix out.
+    let name = case.strip_suffix(".sh").or(case.strip_suffix(".pl"));
+    (!is_sum).then(|| pair(name.unwrap_or(case), outcome))?
 }
 
 /// Of the text from an element's attributes to the next element of its kind.
@@ -188,14 +191,14 @@ mod tests {
 
     #[test]
     fn lines_of_automake() {
-        let output = "PASS: tests/cp/a.sh\nXFAIL: tests/b.sh\nERROR: tests/c.pl\nSKIP: tests/d.sh\n# PASS:  2\nFAIL: 0\nmake: x: y\n";
+        let output = "PASS: tests/cp/a.sh\nXFAIL: tests/b.sh\nERROR: tests/c.pl\nSKIP: tests/d.sh\nSKIP: tests/d\n# PASS:  2\nFAIL: 0\nmake: x: y\n";
         assert_eq!(
             outcomes(Format::Automake, output),
             [
-                "tests/b.sh pass",
-                "tests/c.pl fail",
-                "tests/cp/a.sh pass",
-                "tests/d.sh skip"
+                "tests/b pass",
+                "tests/c fail",
+                "tests/cp/a pass",
+                "tests/d skip"
             ]
         );
     }
