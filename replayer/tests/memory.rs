@@ -35,7 +35,7 @@ for page in pages:
     let compiled = workload.path("compiled");
     let bytes = compiled.metadata().unwrap().len();
     assert!(bytes > 100 << 20, "{bytes}");
-    // The replayer is the only child after the recorded command whose memory may be larger.
+    // The kernel keeps the largest figure of all children. Before the replayer, that is the recorded command's.
     let before = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss();
     let status = Command::new(REPLAYER)
         .args(["run", "--root"])

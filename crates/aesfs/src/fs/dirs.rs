@@ -236,7 +236,8 @@ impl Dirs {
         }
     }
 
-    /// The plain name of a file whose directory, with this IV, was removed. A long name was removed with the directory.
+    /// Decrypts the name of a file in a removed directory that had the IV `iv`. Without the IV, the name stays encrypted; so does a long name, because the
+    /// file that contains it was removed with the directory.
     pub(super) fn decrypt_removed(&self, iv: Option<&DirIv>, entry: &[u8]) -> Vec<u8> {
         let plain = match self.cipher.classify(entry, false) {
             LowerName::Entry(text) => iv.and_then(|iv| self.cipher.decrypt(text, iv).ok()),
@@ -434,13 +435,14 @@ impl Dirs {
         let mode = self.make_accessible(&own, &node)?;
         let removed = self.is_empty(caller, &node).and_then(|is_empty| {
             let temporary = self.temporary_name()?;
-            let iv = self.ivs.lock().get(&node.ino()).map(|(_, iv)| *iv);
-            self.removed.add(&temporary, name, iv);
             let flags = libc::RENAME_NOREPLACE;
             let moved = match is_empty {
-                true => self
-                    .lower
-                    .rename(caller, dir, entry, dir, &temporary, flags),
+                true => {
+                    let iv = self.ivs.lock().get(&node.ino()).map(|(_, iv)| *iv);
+                    self.removed.add(&temporary, name, iv);
+                    self.lower
+                        .rename(caller, dir, entry, dir, &temporary, flags)
+                }
                 false => Err(Errno::ENOTEMPTY.into()),
             };
             if moved.is_err() {

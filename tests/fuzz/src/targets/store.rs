@@ -24,28 +24,23 @@ const HEADER_SUM_LEN: usize = 16;
 
 type Decode = fn(&Bytes);
 
+/// Decodes a record with its checksum; what it has decoded survives being encoded.
+macro_rules! round_trip {
+    ($record:ident) => {
+        |raw| {
+            if let Ok(record) = $record::decode(&sealed(raw)) {
+                assert_eq!($record::decode(&record.encode()), Ok(record));
+            }
+        }
+    };
+}
+
 const DECODERS: [Decode; 11] = [
     parsed_key,
-    |raw| {
-        if let Ok(record) = PathRecord::decode(&sealed(raw)) {
-            assert_eq!(PathRecord::decode(&record.encode()), Ok(record));
-        }
-    },
-    |raw| {
-        if let Ok(record) = DataRecord::decode(&sealed(raw)) {
-            assert_eq!(DataRecord::decode(&record.encode()), Ok(record));
-        }
-    },
-    |raw| {
-        if let Ok(record) = OrphanRecord::decode(&sealed(raw)) {
-            assert_eq!(OrphanRecord::decode(&record.encode()), Ok(record));
-        }
-    },
-    |raw| {
-        if let Ok(record) = Super::decode(&sealed(raw)) {
-            assert_eq!(Super::decode(&record.encode()), Ok(record));
-        }
-    },
+    round_trip!(PathRecord),
+    round_trip!(DataRecord),
+    round_trip!(OrphanRecord),
+    round_trip!(Super),
     |raw| {
         let _ = decode_xattr(raw);
         if let Ok(page) = decode_page(raw, PAGE) {

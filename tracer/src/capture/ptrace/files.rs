@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::fs;
+use std::io::Seek;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -29,11 +30,11 @@ impl Memory for Remote {
 impl OpenFiles for Remote {
     fn regular(&self, number: i32) -> Option<(fs::File, u64)> {
         let thread = pidfd::open(self.0).ok()?;
-        let same = fs::File::from(pidfd::getfd(thread.as_fd(), number).ok()?);
+        let mut same = fs::File::from(pidfd::getfd(thread.as_fd(), number).ok()?);
         if !same.metadata().ok()?.is_file() {
             return None;
         }
-        let offset = procfs::description_offset(self.0, number).ok()?;
+        let offset = same.stream_position().ok()?;
         let can_read = rustix::fs::fcntl_getfl(&same).ok()? & OFlags::ACCMODE != OFlags::WRONLY;
         if can_read {
             return Some((same, offset));
