@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests are tests too
 
+mod every_tool;
 mod postmark;
 
 use std::io::Cursor;
@@ -13,10 +14,8 @@ use goanna_tracer::assemble::{DataMode, Groups, StreamAssembly};
 use goanna_tracer::output::{FileOptions, FileOutput};
 use goanna_tracer::read::{Finding, Keys, Reader};
 use goanna_tracer::select::Filter;
-use goanna_tracer::tools::anonymize::{Anonymize, DataRule, FieldKeys, anonymize, deanonymize};
-use goanna_tracer::tools::{
-    Consumer, Ctf, JsonLines, Parquet, Perfetto, Report, Statistics, Text, Top, consume, recover,
-};
+use goanna_tracer::tools::anonymize::{Anonymize, FieldKeys, anonymize};
+use goanna_tracer::tools::{Statistics, consume};
 use goanna_tracer::{Pipeline, PipelineOptions, Sink};
 use postmark::Workload;
 
@@ -72,36 +71,6 @@ fn mutated(trace: &[u8], random: &mut fastrand::Rng) -> Vec<u8> {
     out
 }
 
-fn tools(trace: &[u8], directory: &Path, keys: &FieldKeys) {
-    let reader = || Reader::new(Cursor::new(trace.to_vec()), &Keys::default()).unwrap();
-    let mut report = Report::default();
-    let mut consumers: Vec<Box<dyn Consumer>> = vec![
-        Box::new(Text::new(Vec::new())),
-        Box::new(JsonLines::new(Vec::new())),
-        Box::new(Perfetto::new(Vec::new())),
-        Box::new(Parquet::new(Vec::new())),
-        Box::new(Statistics::default()),
-        Box::new(Top::new(|_: &_| {})),
-    ];
-    let ctf = directory.join("ctf");
-    let _ = std::fs::remove_dir_all(&ctf);
-    consumers.push(Box::new(Ctf::create(&ctf).unwrap()));
-    for consumer in &mut consumers {
-        let _ = consume(&mut reader(), &mut **consumer, &mut |_| {});
-    }
-    let _ = consume(&mut reader(), &mut report, &mut |_| {});
-    assert!(report.html("t").ends_with("</html>\n"));
-    let new = directory.join("new");
-    let _ = recover(&mut reader(), &new, &mut |_| {});
-    let how = Anonymize {
-        fields: "all".parse().unwrap(),
-        keep_extensions: true,
-        data: DataRule::Encrypt,
-    };
-    let _ = anonymize(&mut reader(), &new, keys, how, &mut |_| {});
-    let _ = deanonymize(&mut reader(), &new, keys, &mut |_| {});
-}
-
 #[test]
 fn no_tool_panics_on_a_mutated_trace() {
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +97,7 @@ fn no_tool_panics_on_a_mutated_trace() {
     for round in 0..rounds {
         let mut random = fastrand::Rng::with_seed(seed.wrapping_add(round));
         let trace = mutated(&traces[round as usize % 2], &mut random);
-        tools(&trace, dir.path(), &keys);
+        every_tool::run(&trace, dir.path(), &keys).unwrap();
     }
 }
 

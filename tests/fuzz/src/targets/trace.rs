@@ -1,17 +1,13 @@
 //! Traces, and files of keys for anonymizing them.
 
-use std::io::Cursor;
-use std::path::Path;
+#[path = "../../../../tracer/tests/every_tool/mod.rs"]
+mod every_tool;
+
 use std::sync::LazyLock;
 
 use amino_schema::trace::{BlockHeader, Codec, FILE_HEADER_LEN, SYNC, Stored};
 use goanna_replayer::compile;
-use goanna_tracer::Error;
-use goanna_tracer::read::{Keys, Reader};
-use goanna_tracer::tools::anonymize::{Anonymize, DataRule, FieldKeys, anonymize, deanonymize};
-use goanna_tracer::tools::{
-    Consumer, Ctf, JsonLines, Parquet, Perfetto, Report, Statistics, Text, Top, consume, recover,
-};
+use goanna_tracer::tools::anonymize::FieldKeys;
 
 use crate::{checksums, scratch};
 
@@ -24,8 +20,8 @@ const GOLDEN: [&[u8]; 2] = [
 /// Reads the trace by each tool.
 pub fn read(input: &[u8]) {
     let trace = checksums::of_trace(input);
-    if let Ok(scratch) = scratch() {
-        let _ = tools(&trace, &scratch);
+    if let (Ok(scratch), Some(keys)) = (scratch(), &*KEYS) {
+        let _ = every_tool::run(&trace, &scratch, keys);
     }
 }
 
@@ -33,39 +29,6 @@ static KEYS: LazyLock<Option<FieldKeys>> = LazyLock::new(|| {
     let path = scratch().ok()?.join("keys");
     FieldKeys::create(&path).ok()
 });
-
-fn tools(trace: &[u8], scratch: &Path) -> Result<(), Error> {
-    let reader = || Reader::new(Cursor::new(trace), &Keys::default());
-    let mut report = Report::default();
-    let mut consumers: [Box<dyn Consumer>; 6] = [
-        Box::new(Text::new(Vec::new())),
-        Box::new(JsonLines::new(Vec::new())),
-        Box::new(Perfetto::new(Vec::new())),
-        Box::new(Parquet::new(Vec::new())),
-        Box::new(Statistics::default()),
-        Box::new(Top::new(|_: &_| {})),
-    ];
-    for consumer in &mut consumers {
-        let _ = consume(&mut reader()?, &mut **consumer, &mut |_| {});
-    }
-    let ctf = scratch.join("ctf");
-    let _ = std::fs::remove_dir_all(&ctf);
-    let _ = consume(&mut reader()?, &mut Ctf::create(&ctf)?, &mut |_| {});
-    let _ = consume(&mut reader()?, &mut report, &mut |_| {});
-    assert!(report.html("t").ends_with("</html>\n"));
-    let new = scratch.join("new");
-    let _ = recover(&mut reader()?, &new, &mut |_| {});
-    if let Some(keys) = &*KEYS {
-        let how = Anonymize {
-            fields: "all".parse().unwrap_or_default(),
-            keep_extensions: true,
-            data: DataRule::Encrypt,
-        };
-        let _ = anonymize(&mut reader()?, &new, keys, how, &mut |_| {});
-        let _ = deanonymize(&mut reader()?, &new, keys, &mut |_| {});
-    }
-    Ok(())
-}
 
 /// Compiles the trace to a replay.
 pub fn compile(input: &[u8]) {
