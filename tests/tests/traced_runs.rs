@@ -15,6 +15,7 @@ in_every_place! {
     calls => each_call_is_in_the_trace_with_its_result;
     crowd => the_calls_of_many_processes_are_in_the_trace;
     status => the_trace_ends_with_the_command;
+    cpus => programs_have_their_own_cpus_whenever_they_ask;
 }
 
 /// The records of a trace.
@@ -194,4 +195,22 @@ fn the_trace_ends_with_the_command(place: Place) {
     assert!(exit["time"].is_u64() && exit["result"].is_null(), "{exit}");
     let ended = of("ended").next_back().unwrap();
     assert_eq!(ended["status"], 3 << 8);
+}
+
+/// The supervisor keeps threads that stop often on its CPU.
+fn programs_have_their_own_cpus_whenever_they_ask(place: Place) {
+    let program = program("asks_for_cpus", &place.path(""), false);
+    let answers = |name: &str, command: &mut Command| {
+        let file = place.make_dir("answers").join(name);
+        finish(command.arg(&program).arg(&file)).expect(0);
+        fs::read_to_string(file).unwrap()
+    };
+    let native = answers("native", &mut place.native("env"));
+    assert!(native.lines().count() > 50, "{native}");
+    let trace = place.path("host").join("trace");
+    let options = ["--trace", trace.to_str().unwrap()];
+    for round in 0..3 {
+        let traced = answers(&format!("{round}"), &mut place.run_with(&options));
+        assert_eq!(traced, native);
+    }
 }

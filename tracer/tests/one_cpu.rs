@@ -10,14 +10,14 @@ mod capturing;
 use std::fs;
 use std::process::Command;
 
-use capturing::{capture, of_command, program};
+use capturing::{capture, compiled, of_command};
 use goanna_tracer::capture::ptrace::Ptrace;
 use goanna_tracer::capture::{CaptureEnd, Data};
 
 #[test]
 fn programs_have_their_own_cpus_whenever_they_ask() {
     let directory = tempfile::tempdir().unwrap();
-    let program = program("cpus");
+    let program = compiled("../tests/programs/asks_for_cpus.c");
     let answers = |name: &str, run: &dyn Fn(&str)| {
         let file = directory.path().join(name);
         run(file.to_str().unwrap());

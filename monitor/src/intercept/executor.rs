@@ -192,6 +192,7 @@ impl Shared {
     }
 
     fn work(&self) {
+        goanna_affinity::leave_one_cpu();
         let _ = SigSet::all().thread_block();
         let _ = cred::thread_owns_fs();
         self.jobs.lock().starting -= 1;
@@ -253,6 +254,7 @@ impl Clock {
     }
 
     fn run(&self, shared: &Arc<Shared>) {
+        goanna_affinity::leave_one_cpu();
         let _ = SigSet::all().thread_block();
         let mut events = [EpollEvent::empty(); 16];
         loop {

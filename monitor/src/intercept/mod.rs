@@ -4,7 +4,6 @@
 
 pub mod executor;
 pub mod in_flight;
-pub mod one_cpu;
 pub mod pool;
 pub mod receiver;
 pub mod waiting;

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 
+use goanna_affinity::KeptThread;
 use goanna_sys::cred;
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
 use goanna_sys::stub::opens;
@@ -11,7 +12,6 @@ use goanna_vfs::{Errno, FsError, Result};
 use nix::sys::signal::SigSet;
 
 use crate::call::{Answer, Call, Work};
-use crate::intercept::one_cpu::OneCpu;
 use crate::intercept::receiver::{ReceiverSlots, Ticket};
 use crate::intercept::waiting::{Rejoined, Waiting};
 use crate::participants::profile::profiled;
@@ -139,7 +139,7 @@ fn answer(pool: &Pool, contended: bool, notification: &Notification) {
     let installing = installs.then(|| monitor.installs.enter(notification.tid));
     // Where they do, no CPU is idle.
     let one_cpu = (installs && !contended)
-        .then(|| OneCpu::enter(notification.tid))
+        .then(|| KeptThread::enter(notification.tid))
         .flatten();
     reply(monitor, listener, notification, outcome, one_cpu);
     drop(installing);
@@ -213,7 +213,7 @@ fn reply(
     listener: &Arc<Listener>,
     notification: &Notification,
     outcome: Result<Answer>,
-    one_cpu: Option<OneCpu>,
+    one_cpu: Option<KeptThread>,
 ) {
     let id = notification.id;
     let result = match outcome {

@@ -28,6 +28,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use goanna_affinity::KeptThreads;
+use goanna_sys::clock::monotonic_ns;
 use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::ptrace::{self, Event, Options, Stopped};
 use goanna_sys::reports::Reports;
@@ -83,6 +85,8 @@ pub struct Supervisor {
     entering: HashMap<i32, Entering>,
     core_files: CoreFiles,
     observed: Observed,
+    /// Threads are kept only where calls come as stops ([`crate::table::Rule::Affinity`]).
+    kept_threads: KeptThreads,
 }
 
 /// A thread at its stop, and the transaction call that it makes.
@@ -100,6 +104,10 @@ impl Supervisor {
     pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
             shadow_files: monitor.mounts.any_caches_content(),
+            kept_threads: match notified && monitor.observers.is_empty() {
+                true => KeptThreads::never(),
+                false => KeptThreads::new(),
+            },
             waits: Waits::new(Arc::clone(&monitor.sleeps)),
             monitor,
             notified,
@@ -207,6 +215,7 @@ impl Supervisor {
         let (tid, status) = (event.tid(), event.status());
         let outcome = self.catch_at_stop(tid, status, |this| match event {
             Event::Ended { tid, status } => {
+                this.kept_threads.has_ended(tid);
                 this.observe_death(tid, status);
                 this.ended(tid);
                 Ok(())
@@ -221,6 +230,15 @@ impl Supervisor {
     }
 
     fn stop(&mut self, stopped: Stopped, status: ptrace::Status) -> Result<(), Errno> {
+        let tid = stopped.tid();
+        if self.known.contains(&tid) {
+            self.kept_threads.stopped(tid, monotonic_ns());
+            if let ptrace::Status::NewChild { child, .. } = status {
+                self.kept_threads.has_child(tid, child);
+            }
+            // It is, unless its call waits: then its CPUs are given back as if it ran for long.
+            self.kept_threads.continues(tid);
+        }
         match status {
             ptrace::Status::Seccomp => self.call(stopped),
             ptrace::Status::SyscallStop => self.syscall_stop(stopped),
@@ -257,6 +275,7 @@ impl Supervisor {
             self.process_tree.forget(former);
             self.known.remove(&former);
             self.monitor.alive.remove(former);
+            self.kept_threads.is_renamed(former, tid);
             self.joining.remove(&tid);
             self.late.remove(&tid);
             self.watched.remove(&tid);
@@ -432,6 +451,7 @@ impl Supervisor {
         let orphans: Vec<(i32, Stopped)> = self.early.extract_if(orphaned).collect();
         for (tid, stopped) in orphans {
             self.know(tid);
+            self.kept_threads.has_found(tid);
             self.monitor.in_process.orphaned(tid);
             self.observe_birth(0, tid);
             let _ = stopped.cont(0);

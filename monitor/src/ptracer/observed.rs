@@ -56,14 +56,16 @@ impl Supervisor {
         stopped: &Stopped,
         regs: &Registers,
     ) -> Option<Result<Next>> {
-        if self.monitor.observers.is_empty() {
+        let (nr, args) = call_of(regs);
+        let asks = asks_for_cpus(nr);
+        if self.monitor.observers.is_empty() && !asks {
             return None;
         }
         let tid = stopped.tid();
         let message = stopped.event_message().unwrap_or(0).cast_unsigned();
-        let (nr, args) = call_of(regs);
         let is_ours = self.observed.gate == Some(tid) && i64::from(nr) != libc::SYS_execve;
-        if !is_ours && self.monitor.observers.interest().contains(nr) {
+        let interest = self.monitor.observers.interest();
+        if !is_ours && (asks || interest.contains(nr)) {
             self.enter(tid, nr, args);
         }
         match message {
@@ -109,6 +111,9 @@ impl Supervisor {
         call.name(&TaskNames(&Call::new(&monitor, task, nr, args)));
         for observer in monitor.observers.of_call(nr) {
             observer.enter(&call, &subject);
+        }
+        if asks_for_cpus(nr) {
+            self.kept_threads.asks(tid);
         }
         let open = Open {
             subject,
@@ -225,6 +230,7 @@ impl Supervisor {
         for observer in monitor.observers.of_call(open.call.nr) {
             observer.exit(&ended);
         }
+        self.kept_threads.has_asked(tid);
         if may_rename(&open.call) {
             self.observed.threads.remove(&tid);
         }
@@ -273,12 +279,8 @@ impl Supervisor {
 
     /// Thread `former` has executed a program, and has the number `tid` from now on.
     pub(super) fn observe_exec(&mut self, tid: i32, former: i32) {
-        if self.monitor.observers.is_empty() {
-            return;
-        }
         self.observed.threads.remove(&tid);
         self.observed.gate = self.observed.gate.filter(|gate| *gate != tid);
-        let mut program = None;
         if former != tid {
             self.observed.threads.remove(&former);
             let call = self.observed.open.remove(&former);
@@ -288,6 +290,10 @@ impl Supervisor {
             }
             self.observed.open.extend(call.map(|call| (tid, call)));
         }
+        if self.monitor.observers.is_empty() {
+            return;
+        }
+        let mut program = None;
         if let Some(open) = self.observed.open.get(&tid) {
             program = open.call.args.iter().find_map(|arg| match arg {
                 Value::Path { given, resolved } => resolved.clone().or_else(|| Some(given.clone())),
@@ -317,6 +323,11 @@ impl Supervisor {
             observer.ended(&subject, status.raw(), now);
         }
     }
+}
+
+/// Whether call `nr` is one before which all threads must have their own CPUs.
+fn asks_for_cpus(nr: u32) -> bool {
+    entry(nr).is_some_and(|entry| matches!(entry.rule, Rule::Affinity))
 }
 
 /// Whether a call may change the name of its thread.

@@ -28,6 +28,9 @@ pub const DEVICE_REQUEST: AnyOf = AnyOf {
 pub enum Rule {
     /// Allowed: it runs in the kernel without the monitor.
     Allow,
+    /// Allowed; where calls come as stops, stopped before, because threads are then kept on the supervisor's CPU, and all must have
+    /// their own CPUs while one asks for them or sets some ([`goanna_affinity::KeptThreads`]).
+    Affinity,
     /// Comes to the monitor, which answers it or passes it on.
     Notify(Handler),
     /// As [`Rule::Notify`]; where all conditions hold, stopped by ptrace and answered there, so that the tracee opens an object itself.
@@ -92,7 +95,7 @@ impl Entry {
     /// The treatment in words: `allowed`, `answered`, `stopped`, `refused`, with the errno where there is one.
     pub fn treatment(&self) -> String {
         match self.rule {
-            Rule::Allow => "allowed".into(),
+            Rule::Allow | Rule::Affinity => "allowed".into(),
             Rule::Notify(_) | Rule::NotifyOrStop(..) => "answered".into(),
             Rule::NotifyIf(..) | Rule::NotifyUnless(..) | Rule::NotifyOrTrace(..) => {
                 "answered in part".into()

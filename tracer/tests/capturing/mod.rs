@@ -114,10 +114,15 @@ fn value(value: &Value) -> String {
 
 /// The program of a source in `tests/programs`.
 pub fn program(name: &str) -> std::path::PathBuf {
+    compiled(&format!("tests/programs/{name}.c"))
+}
+
+/// The program of this source file; the path is relative to the package.
+pub fn compiled(source: &str) -> std::path::PathBuf {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     std::fs::create_dir_all(&directory).unwrap();
-    let source =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let name = source.file_stem().unwrap().display();
     // Several tests compile it at the same time.
     let own = directory.join(format!("{name}-{:?}", std::thread::current().id()));
     let status = std::process::Command::new("cc")

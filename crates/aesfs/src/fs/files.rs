@@ -440,7 +440,10 @@ impl Files {
             let files = Arc::downgrade(self);
             let storer = std::thread::Builder::new().name("aes-mapped".into());
             storer
-                .spawn(move || store_regularly(&files))
+                .spawn(move || {
+                    goanna_affinity::leave_one_cpu();
+                    store_regularly(&files);
+                })
                 .map_err(|_| Errno::EAGAIN)?;
         }
         Ok(())

@@ -43,7 +43,7 @@ pub const PARTICIPANT: u32 = 2;
 /// As [`PARTICIPANT`], if that filter also stops calls that close descriptors.
 pub const CLOSER: u32 = 3;
 
-/// The event message of a stop that only an observer asked for: without it the call would not have reached the monitor.
+/// The event message of a stop that only an observer asked for, or of [`Rule::Affinity`]: without it the call would not have reached the monitor.
 pub const OBSERVED: u32 = 8;
 /// The event message of a stop that an observer asked for at a call which the filter would refuse.
 pub const OBSERVED_REFUSAL: u32 = 9;
@@ -96,6 +96,13 @@ pub struct Purpose {
     pub key: Option<u64>,
     /// Calls of interest to observers: each of them is stopped by ptrace, however it is treated.
     pub interest: SysnoSet,
+}
+
+impl Purpose {
+    /// Whether calls come to the monitor as stops, so that a thread may stop often.
+    fn has_stops(&self) -> bool {
+        self.delivery == Delivery::Stop || !self.interest.is_empty()
+    }
 }
 
 /// The verdict on a call.
@@ -173,7 +180,8 @@ impl Verdict {
             Delivery::Stop => RET_TRACE,
         };
         match rule {
-            Rule::Allow | Rule::Close | Rule::Read(_) => Self::always(RET_ALLOW),
+            Rule::Affinity if purpose.has_stops() => Self::always(RET_TRACE | OBSERVED),
+            Rule::Allow | Rule::Close | Rule::Read(_) | Rule::Affinity => Self::always(RET_ALLOW),
             Rule::TraceSockets | Rule::TraceDatagrams(_) => match purpose.inherited {
                 Some(filter) => Self::of_socket_filter(rule, filter),
                 None => Self::always(RET_ALLOW),

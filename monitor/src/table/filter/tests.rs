@@ -144,9 +144,28 @@ fn every_call_of_interest_stops_and_says_what_it_would_have_been_without() {
         interest: SysnoSet::of(|call| call.name == "close"),
         ..NOTIFY
     });
-    for entry in ROWS.iter().filter(|row| row.name != "close") {
+    let others = ROWS.iter().filter(|row| row.name != "close");
+    for entry in others.filter(|row| !matches!(row.rule, Rule::Affinity)) {
         let of = |program: &[Insn]| run(program, AUDIT_ARCH_X86_64, entry.nr, [1; 6]);
         assert_eq!(of(&one), of(&plain), "{}", entry.name);
+    }
+}
+
+#[test]
+fn calls_about_cpus_stop_where_threads_may_stop_often() {
+    let stop = Purpose {
+        delivery: Delivery::Stop,
+        ..NOTIFY
+    };
+    let observed = Purpose {
+        interest: SysnoSet::of(|call| call.name == "close"),
+        ..NOTIFY
+    };
+    for nr in [libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity] {
+        let on = |purpose| run(&compile(purpose), AUDIT_ARCH_X86_64, nr as u32, [0; 6]);
+        assert_eq!(on(NOTIFY), RET_ALLOW);
+        assert_eq!(on(stop), RET_TRACE | OBSERVED);
+        assert_eq!(on(observed), RET_TRACE | OBSERVED);
     }
 }
 

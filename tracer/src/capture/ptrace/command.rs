@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use goanna_affinity::KeptThreads;
 use goanna_sys::launch::{ExecReport, Launch, LaunchError, launch};
 use goanna_sys::ptrace::{self, Options};
 use goanna_sys::{Errno, cred};
@@ -16,7 +17,6 @@ use rustix::fs::{Access, access};
 
 use super::follow::Follower;
 use super::mapping::Pages;
-use super::one_cpu::OneCpu;
 use super::signals::Signals;
 use super::thread::{Mode, Thread, subject};
 use crate::Sink;
@@ -50,7 +50,7 @@ pub fn run(
             continue;
         }
         let mut follower = Follower::new(wanted, sink, Arc::new(AtomicBool::new(false)));
-        follower.one_cpu = OneCpu::new();
+        follower.kept_threads = KeptThreads::new();
         launch.filter_behind_gate = with_filter;
         launch.privileges = privileges;
         launch.filter = match with_filter {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use goanna_affinity::KeptThreads;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::ptrace::{self, CallStop, Options, Status, Stopped};
 use goanna_sys::reports::Reports;
@@ -14,7 +15,6 @@ use goanna_syscalls::{DecodedCall, Outcome, Treatment, decode};
 
 use super::files::{self, Remote, ThreadNames, Tracer};
 use super::mapping::{self, Pages};
-use super::one_cpu::OneCpu;
 use super::own::TracerAction;
 use super::restart::restart_undisturbed;
 use super::thread::{Mode, Pending, Recorded, Thread, subject, umask};
@@ -44,7 +44,7 @@ pub struct Follower<'a> {
     /// The mapped files, if their pages are wanted.
     pub(super) pages: Option<Pages>,
     /// The threads that share the tracer's CPU.
-    pub(super) one_cpu: OneCpu,
+    pub(super) kept_threads: KeptThreads,
     /// Reports still to be handled, for example of stops that came while a thread was to perform a call for the tracer.
     pub(super) reports: Reports,
     /// The error with which the sink has refused an event.
@@ -69,7 +69,7 @@ impl<'a> Follower<'a> {
             command: None,
             ends,
             pages: None,
-            one_cpu: OneCpu::never(),
+            kept_threads: KeptThreads::never(),
             reports: Reports::default(),
             failure: None,
         }
@@ -139,7 +139,7 @@ impl<'a> Follower<'a> {
             });
             // Its filters are not known.
             self.add(tid, Mode::EachCall, parent.unwrap_or(0), monotonic_ns());
-            self.one_cpu.has_found(tid);
+            self.kept_threads.has_found(tid);
             // If the thread was killed, the kernel reports its end.
             let _ = self.keep(stopped).and_then(|()| self.resume(tid, 0));
         }
@@ -186,8 +186,8 @@ impl<'a> Follower<'a> {
             Status::Seccomp | Status::SyscallStop => stopped.call()?,
             _ => CallStop::Other,
         };
-        if let Some(thread) = self.threads.get_mut(&tid) {
-            self.one_cpu.stopped(tid, &mut thread.pace, now);
+        if self.threads.contains_key(&tid) {
+            self.kept_threads.stopped(tid, now);
         }
         let is_entry = matches!(call, CallStop::Entry { .. });
         // Any stop takes the place of a requested one. After a stop at a call's entry, the call is interrupted.
@@ -254,13 +254,7 @@ impl<'a> Follower<'a> {
         };
         let to_exit = thread.mode == Mode::EachCall || thread.pending.is_some();
         thread.is_inside &= to_exit;
-        let mut pace = std::mem::take(&mut thread.pace);
-        let asks = pace.asks;
-        let is_asked = || asks || self.threads.values().any(|thread| thread.pace.asks);
-        self.one_cpu.continues(tid, &mut pace, is_asked);
-        if let Some(thread) = self.threads.get_mut(&tid) {
-            thread.pace = pace;
-        }
+        self.kept_threads.continues(tid);
         match to_exit {
             true => stopped.cont_syscall(signal),
             false => stopped.cont(signal),
@@ -309,8 +303,7 @@ impl<'a> Follower<'a> {
         };
         let own = TracerAction::of(nr, &args);
         if own == TracerAction::Cpus {
-            thread.pace.asks = true;
-            self.one_cpu.release_all();
+            self.kept_threads.asks(tid);
         }
         let recorded = wanted.may_want(nr, &thread.subject).then(|| {
             let call = decode(nr, args, &Remote(tid), &wanted.limits());
@@ -351,7 +344,7 @@ impl<'a> Follower<'a> {
             return;
         };
         thread.is_inside = false;
-        thread.pace.asks = false;
+        self.kept_threads.has_asked(tid);
         let Some(pending) = thread.pending.take() else {
             return;
         };
@@ -430,20 +423,18 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn new_child(&mut self, parent: i32, child: i32, now: u64) {
+    fn new_child(&mut self, tid: i32, child: i32, now: u64) {
         let early = self.early.remove(&child);
-        if let Some(parent) = self.threads.get(&parent)
+        if let Some(parent) = self.threads.get(&tid)
             && !self.threads.contains_key(&child)
         {
             let (pid, mode) = (parent.subject.pid, parent.mode);
-            let pace = parent.pace.of_child();
-            self.one_cpu.has_child(&parent.pace, child);
+            self.kept_threads.has_child(tid, child);
             self.add(child, mode, pid, now);
             // The parent may change its mappings before the child comes to its first stop.
             let inherited = self.mappings_for_copy(child, pid);
             if let Some(child) = self.threads.get_mut(&child) {
                 child.inherited = inherited;
-                child.pace = pace;
             }
         }
         if let Some(stopped) = early {
@@ -475,9 +466,7 @@ impl<'a> Follower<'a> {
             if let Some(leader) = self.threads.remove(&tid) {
                 self.abandon(leader.pending);
             }
-            if let Some(thread) = self.threads.get(&former_tid) {
-                self.one_cpu.is_renamed(former_tid, tid, &thread.pace);
-            }
+            self.kept_threads.is_renamed(former_tid, tid);
             // Its call has succeeded; reported now, before the end of the thread that made it.
             self.finish(former_tid, 0, now);
             if let Some(thread) = self.threads.remove(&former_tid) {
@@ -510,7 +499,7 @@ impl<'a> Follower<'a> {
     }
 
     fn ended(&mut self, tid: i32, status: Status, now: u64) {
-        self.one_cpu.has_ended(tid);
+        self.kept_threads.has_ended(tid);
         if let Some(thread) = self.threads.remove(&tid) {
             if thread.subject.pid == tid {
                 self.mappings_are_gone(tid);

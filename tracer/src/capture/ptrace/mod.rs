@@ -3,8 +3,7 @@
 //! A traced command runs under a seccomp filter that stops the calls which are wanted, at their entry; only those are stopped again at their exit.
 //! A thread whose calls the filter cannot stop, because another filter decides first or because it was attached to, is stopped at the entry and exit of
 //! each call (`PTRACE_SYSCALL`). Read `follow.rs` first: it has the loop over stops. `thread.rs` has the state of a thread, `files.rs`
-//! determines the files that a call names, `mapping/` the pages of mapped files that programs touch. `one_cpu.rs` keeps threads that
-//! stop often on the tracer's CPU. `restart.rs` restarts interrupted waits, `command.rs` starts a command, `attach.rs` attaches to processes and detaches from them.
+//! determines the files that a call names, `mapping/` the pages of mapped files that programs touch. `restart.rs` restarts interrupted waits, `command.rs` starts a command, `attach.rs` attaches to processes and detaches from them.
 
 mod attach;
 mod command;
@@ -12,7 +11,6 @@ mod files;
 mod follow;
 mod inject;
 mod mapping;
-mod one_cpu;
 mod own;
 mod restart;
 mod signals;

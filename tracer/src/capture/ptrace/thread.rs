@@ -10,7 +10,6 @@ use goanna_syscalls::{DecodedCall, Subject};
 use nix::unistd::{Pid, getsid};
 
 use super::mapping::{Change, Mapped};
-use super::one_cpu::Pace;
 use super::own::TracerAction;
 use crate::event::File;
 
@@ -75,7 +74,6 @@ pub struct Thread {
     pub inherited: Vec<Mapped>,
     /// The thread has come to the stop before its end.
     pub is_exiting: bool,
-    pub pace: Pace,
     /// The calls up to the first execve are the tracer's.
     pub is_starting: bool,
     /// Whether it has the tracer's root directory and mount namespace; `None` until that is asked for.
@@ -96,7 +94,6 @@ impl Thread {
             is_interrupted: false,
             inherited: Vec::new(),
             is_exiting: false,
-            pace: Pace::default(),
             is_starting: false,
             has_our_root: Cell::default(),
             has_foreign_calls: false,

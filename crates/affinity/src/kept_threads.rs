@@ -1,21 +1,22 @@
-//! Keeps the tracer and the threads that it stops often on one CPU.
+//! Threads that stop often are kept on the CPU of the thread that follows them.
 //!
-//! A stop wakes the tracer, and the tracer's answer wakes the thread. Between two CPUs each of the two costs an interrupt of the other CPU, which
-//! is more than all else that the tracer does for a call. So a thread that stops again and again after a short time is kept on the tracer's
-//! CPU. A second thread, the watch, gives a thread that runs for longer its own CPUs back: it may compute beside others.
+//! A stop wakes the follower, and the follower's answer wakes the thread. So a thread that stops again and again after a short time is kept on the
+//! follower's CPU. A second thread, the watch, gives a thread that runs for longer its own CPUs back: it may compute beside others.
 //!
 //! A program must not see this. A child has its parent's own CPUs from its first instruction on, and all threads have theirs while one of them asks
-//! for CPUs or sets some (sched_getaffinity(2), sched_setaffinity(2)). See docs/decisions/0092.
+//! for CPUs or sets some ([`KeptThreads::asks`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
-use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 use parking_lot::{Condvar, Mutex};
+
+use crate::{FOLLOWERS, count, cpus, give};
 
 /// A thread runs a short time if it stops again before this has passed.
 const SHORT_NS: u64 = 200_000;
@@ -27,38 +28,28 @@ const OFTEN_OF_CHILD: u8 = 8;
 const LONG_NS: u64 = 4_000_000;
 /// How often the watch looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How long the tracer stays on one CPU; after that time the scheduler may choose a better one.
+/// How long the follower stays on one CPU; after that time the scheduler may choose a better one.
 const SERVES_NS: u64 = 100_000_000;
 
 /// How a thread runs between its stops.
 #[derive(Debug, Clone, Default)]
-pub struct Pace {
+struct Pace {
     /// When it was continued last; 0 before the first time.
     continued_ns: u64,
     /// The number of short times minus that of long ones, between 0 and [`OFTEN`].
     short: u8,
     /// Its own CPUs, if it was kept when it was continued last.
     own: Option<CpuSet>,
-    /// The thread cannot be kept: it has one CPU only, or other CPUs than the tracer.
+    /// The thread cannot be kept: it has one CPU only, or other CPUs than the follower.
     is_left_alone: bool,
-    /// The thread is in a call that asks for CPUs or sets some.
-    pub asks: bool,
 }
 
-impl Pace {
-    /// The pace of a new child of the thread with this pace.
-    pub fn of_child(&self) -> Self {
-        Self {
-            short: self.short.min(OFTEN - OFTEN_OF_CHILD),
-            ..Self::default()
-        }
-    }
-}
-
-/// A thread on the tracer's CPU.
+/// A thread on the follower's CPU.
 #[derive(Debug)]
 struct Kept {
     own: CpuSet,
+    /// The follower's CPU.
+    one: CpuSet,
     /// Since when it runs; `None` while it is stopped.
     runs_since_ns: Option<u64>,
 }
@@ -70,11 +61,11 @@ struct Shared {
 }
 
 impl Shared {
-    /// Gives kept threads that `is_chosen` accepts their own CPUs back.
+    /// Gives kept threads that `is_chosen` accepts their own CPUs back, unless another process has chosen their CPUs since.
     fn release(&mut self, is_chosen: impl Fn(&Kept) -> bool) {
         self.kept.retain(|&tid, kept| {
             let is_chosen = is_chosen(kept);
-            if is_chosen {
+            if is_chosen && cpus(tid) == Some(kept.one) {
                 give(tid, &kept.own);
             }
             !is_chosen
@@ -82,34 +73,32 @@ impl Shared {
     }
 }
 
-/// Lets a thread run on these CPUs. A thread that has ended needs none.
-fn give(tid: i32, cpus: &CpuSet) {
-    let _ = sched_setaffinity(Pid::from_raw(tid), cpus);
-}
-
-fn count(cpus: &CpuSet) -> usize {
-    let all = 0..CpuSet::count();
-    all.filter(|&cpu| cpus.is_set(cpu).unwrap_or(false)).count()
-}
-
-/// The threads on the tracer's CPU, and that CPU.
+/// The threads that one thread follows, and of these the ones that it keeps on its CPU.
+///
+/// The follower calls it at each stop of a thread. All methods concern the calling thread, which must be the follower.
 #[derive(Debug)]
-pub struct OneCpu {
-    /// The tracer's CPUs; `None` where no thread is to be kept.
+pub struct KeptThreads {
+    /// The follower's CPUs; `None` where no thread is to be kept.
     own: Option<CpuSet>,
-    /// The CPU on which the tracer is kept, and since when.
+    /// The CPU on which the follower is kept, and since when.
     cpu: Option<(usize, u64)>,
+    paces: HashMap<i32, Pace>,
+    /// Threads in calls that ask for CPUs or set some.
+    asking: HashSet<i32>,
     shared: Arc<(Mutex<Shared>, Condvar)>,
     watch: Option<JoinHandle<()>>,
 }
 
-impl OneCpu {
+impl KeptThreads {
     /// Keeps no thread yet. If the calling thread has one CPU only, never keeps one.
     pub fn new() -> Self {
-        let own = sched_getaffinity(Pid::from_raw(0)).ok();
-        let mut one = Self::never();
-        one.own = own.filter(|own| count(own) > 1);
-        one
+        let own = cpus(0);
+        if let Some(own) = own {
+            let _ = FOLLOWERS.set(own);
+        }
+        let mut none = Self::never();
+        none.own = own.filter(|own| count(own) > 1);
+        none
     }
 
     /// Never keeps a thread.
@@ -117,16 +106,19 @@ impl OneCpu {
         Self {
             own: None,
             cpu: None,
+            paces: HashMap::new(),
+            asking: HashSet::new(),
             shared: Arc::default(),
             watch: None,
         }
     }
 
-    /// Handles a stop of a thread.
-    pub fn stopped(&mut self, tid: i32, pace: &mut Pace, now: u64) {
+    /// Handles a stop of a thread at `now`.
+    pub fn stopped(&mut self, tid: i32, now: u64) {
         if self.own.is_none() {
             return;
         }
+        let pace = self.paces.entry(tid).or_default();
         pace.short = match now.saturating_sub(pace.continued_ns) < SHORT_NS {
             true => pace.short.saturating_add(1).min(OFTEN),
             false => pace.short.saturating_sub(1),
@@ -150,12 +142,13 @@ impl OneCpu {
         }
     }
 
-    /// Handles a stopped thread before the tracer continues it.
-    pub fn continues(&mut self, tid: i32, pace: &mut Pace, is_asked: impl FnOnce() -> bool) {
+    /// Handles a stopped thread that is continued next.
+    pub fn continues(&mut self, tid: i32) {
         if self.own.is_none() {
             return;
         }
         let now = monotonic_ns();
+        let pace = self.paces.entry(tid).or_default();
         pace.continued_ns = now;
         if self.cpu.is_some() || pace.own.is_some() {
             let mut shared = self.shared.0.lock();
@@ -165,15 +158,19 @@ impl OneCpu {
             }
             pace.own = None;
         }
-        if pace.short == OFTEN && !pace.is_left_alone && !is_asked() {
-            pace.own = self.keep(tid, now);
-            pace.is_left_alone = pace.own.is_none();
+        if pace.short < OFTEN || pace.is_left_alone || !self.asking.is_empty() {
+            return;
+        }
+        let own = self.keep(tid, now);
+        if let Some(pace) = self.paces.get_mut(&tid) {
+            pace.own = own;
+            pace.is_left_alone = own.is_none();
         }
     }
 
-    /// Moves a stopped thread to the tracer's CPU, and returns the thread's own CPUs; `None` if it must not move.
+    /// Moves a stopped thread to the follower's CPU, and returns the thread's own CPUs; `None` if it must not move.
     fn keep(&mut self, tid: i32, now: u64) -> Option<CpuSet> {
-        let own = sched_getaffinity(Pid::from_raw(tid)).ok()?;
+        let own = cpus(tid)?;
         if count(&own) < 2 {
             return None;
         }
@@ -195,6 +192,7 @@ impl OneCpu {
         }
         let kept = Kept {
             own,
+            one,
             runs_since_ns: Some(now),
         };
         self.shared.0.lock().kept.insert(tid, kept);
@@ -202,42 +200,71 @@ impl OneCpu {
         Some(own)
     }
 
-    /// Gives the child of a thread, which has not run yet, that thread's own CPUs.
-    pub fn has_child(&self, parent: &Pace, child: i32) {
+    /// Gives the child of a thread, which has not run yet, that thread's own CPUs. The thread is at the stop that reports the child, and must not be continued
+    /// before.
+    pub fn has_child(&mut self, parent: i32, child: i32) {
+        let Some(parent) = self.paces.get(&parent) else {
+            return;
+        };
         if let Some(own) = &parent.own {
             give(child, own);
         }
+        let pace = Pace {
+            short: parent.short.min(OFTEN - OFTEN_OF_CHILD),
+            ..Pace::default()
+        };
+        self.paces.insert(child, pace);
     }
 
-    /// Gives a thread whose parent is not known the tracer's own CPUs, if it has inherited the tracer's one CPU.
+    /// Gives a thread whose parent is not known the follower's own CPUs, if it has inherited the follower's one CPU.
     pub fn has_found(&self, tid: i32) {
-        let cpus = sched_getaffinity(Pid::from_raw(tid));
         if let Some(own) = &self.own
-            && cpus.is_ok_and(|cpus| count(&cpus) < 2)
             && self.watch.is_some()
+            && cpus(tid).is_some_and(|cpus| count(&cpus) < 2)
         {
             give(tid, own);
         }
     }
 
-    /// Gives all threads their own CPUs back, before one of them asks which CPUs it has.
-    pub fn release_all(&mut self) {
-        self.shared.0.lock().release(|_| true);
-        self.leave_cpu();
+    /// A thread is about to ask for CPUs, or to set some: sched_getaffinity(2), sched_setaffinity(2). All threads get their own CPUs back, and none is kept until
+    /// [`KeptThreads::has_asked`].
+    pub fn asks(&mut self, tid: i32) {
+        self.asking.insert(tid);
+        self.release_all();
+    }
+
+    /// The call of a thread has ended: it does not ask any more, if it did.
+    pub fn has_asked(&mut self, tid: i32) {
+        if !self.asking.is_empty() {
+            self.asking.remove(&tid);
+        }
     }
 
     /// Forgets a thread that has ended.
     pub fn has_ended(&mut self, tid: i32) {
+        self.paces.remove(&tid);
+        self.asking.remove(&tid);
         if self.cpu.is_some() {
             self.shared.0.lock().kept.remove(&tid);
         }
     }
 
     /// Thread `former` has the number `tid` from now on; the thread that had it is gone.
-    pub fn is_renamed(&mut self, former: i32, tid: i32, pace: &Pace) {
+    pub fn is_renamed(&mut self, former: i32, tid: i32) {
+        let pace = self.paces.get(&former).cloned();
         self.has_ended(tid);
         self.has_ended(former);
-        self.has_child(pace, tid);
+        if let Some(mut pace) = pace {
+            if let Some(own) = pace.own.take() {
+                give(tid, &own);
+            }
+            self.paces.insert(tid, pace);
+        }
+    }
+
+    fn release_all(&mut self) {
+        self.shared.0.lock().release(|_| true);
+        self.leave_cpu();
     }
 
     fn leave_cpu(&mut self) {
@@ -258,7 +285,13 @@ impl OneCpu {
     }
 }
 
-impl Drop for OneCpu {
+impl Default for KeptThreads {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for KeptThreads {
     fn drop(&mut self) {
         self.release_all();
         self.shared.0.lock().has_ended = true;
@@ -312,22 +345,31 @@ mod tests {
         }
     }
 
-    fn cpus(tid: i32) -> usize {
-        count(&sched_getaffinity(Pid::from_raw(tid)).unwrap())
+    fn number(tid: i32) -> usize {
+        count(&cpus(tid).unwrap())
     }
 
     /// Stops and continues a thread after times of this length.
-    fn run(one: &mut OneCpu, tid: i32, pace: &mut Pace, times: u8, length_ns: u64) {
+    fn run(kept: &mut KeptThreads, tid: i32, times: u8, length_ns: u64) {
         for _ in 0..times {
-            let now = pace.continued_ns + length_ns;
-            one.stopped(tid, pace, now);
-            one.continues(tid, pace, || false);
+            let now = kept.paces[&tid].continued_ns + length_ns;
+            kept.stopped(tid, now);
+            kept.continues(tid);
         }
+    }
+
+    /// Threads that are followed, of which one has stopped often: it is kept.
+    fn following(tid: i32) -> KeptThreads {
+        let mut kept = KeptThreads::new();
+        kept.continues(tid);
+        run(&mut kept, tid, OFTEN, SHORT_NS - 1);
+        assert_eq!((number(tid), number(0)), (1, 1));
+        kept
     }
 
     fn wait_for_all(tid: i32, all: usize) {
         let began = Instant::now();
-        while cpus(tid) != all {
+        while number(tid) != all {
             assert!(began.elapsed() < Duration::from_secs(60));
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -335,64 +377,104 @@ mod tests {
 
     #[test]
     fn a_thread_that_stops_often_is_kept_until_it_runs_for_long() {
-        let all = cpus(0);
+        let all = number(0);
         if all < 2 {
             return;
         }
         let (_idle, tid) = Idle::new();
-        let mut one = OneCpu::new();
-        let mut pace = Pace::default();
-        one.continues(tid, &mut pace, || false);
-        run(&mut one, tid, &mut pace, OFTEN, SHORT_NS + 1);
-        assert_eq!((cpus(tid), cpus(0)), (all, all));
-        run(&mut one, tid, &mut pace, OFTEN, SHORT_NS - 1);
-        assert!(pace.own.is_some());
+        let mut kept = KeptThreads::new();
+        kept.continues(tid);
+        run(&mut kept, tid, OFTEN, SHORT_NS + 1);
+        assert_eq!((number(tid), number(0)), (all, all));
+        run(&mut kept, tid, OFTEN, SHORT_NS - 1);
+        assert!(kept.paces[&tid].own.is_some());
         // The process is stopped here, but counts as running for the watch.
         wait_for_all(tid, all);
-        let now = monotonic_ns();
-        one.stopped(tid, &mut pace, now);
-        one.continues(tid, &mut pace, || false);
-        assert!(pace.own.is_none());
-        assert_eq!((cpus(tid), cpus(0)), (all, all));
+        kept.stopped(tid, monotonic_ns());
+        kept.continues(tid);
+        assert!(kept.paces[&tid].own.is_none());
+        assert_eq!((number(tid), number(0)), (all, all));
     }
 
     #[test]
     fn a_child_has_the_cpus_that_its_parent_would_have() {
-        let all = cpus(0);
+        let all = number(0);
         if all < 2 {
             return;
         }
         let ((_parent, tid), (_child, child)) = (Idle::new(), Idle::new());
-        let mut one = OneCpu::new();
-        let mut pace = Pace::default();
-        one.continues(tid, &mut pace, || false);
-        run(&mut one, tid, &mut pace, OFTEN, SHORT_NS - 1);
+        let mut kept = following(tid);
         // As the kernel does: a child inherits its parent's CPUs.
-        let mut inherited = CpuSet::new();
-        inherited.set(0).unwrap();
-        give(child, &inherited);
-        one.has_child(&pace, child);
-        assert_eq!(cpus(child), all);
-        drop(one);
-        assert_eq!((cpus(tid), cpus(0)), (all, all));
+        give(child, &cpus(tid).unwrap());
+        kept.has_child(tid, child);
+        assert_eq!(number(child), all);
+        drop(kept);
+        assert_eq!((number(tid), number(0)), (all, all));
+    }
+
+    #[test]
+    fn a_child_has_them_although_its_parent_is_not_kept_any_more() {
+        let all = number(0);
+        if all < 2 {
+            return;
+        }
+        let ((_parent, tid), (_child, child)) = (Idle::new(), Idle::new());
+        let mut kept = following(tid);
+        give(child, &cpus(tid).unwrap());
+        let since = kept.cpu.unwrap().1;
+        kept.stopped(tid, since + SERVES_NS + 1);
+        assert_eq!((number(tid), number(0), number(child)), (all, all, 1));
+        kept.has_child(tid, child);
+        assert_eq!(number(child), all);
     }
 
     #[test]
     fn a_thread_is_not_kept_while_one_asks_for_cpus() {
-        let all = cpus(0);
+        let all = number(0);
+        if all < 2 {
+            return;
+        }
+        let ((_idle, tid), (_other, other)) = (Idle::new(), Idle::new());
+        let mut kept = following(tid);
+        kept.asks(other);
+        assert_eq!((number(tid), number(0)), (all, all));
+        run(&mut kept, tid, 2 * OFTEN, SHORT_NS - 1);
+        assert_eq!((number(tid), number(0)), (all, all));
+        kept.has_asked(other);
+        run(&mut kept, tid, OFTEN, SHORT_NS - 1);
+        assert_eq!((number(tid), number(0)), (1, 1));
+        kept.asks(tid);
+        kept.has_ended(tid);
+        assert!(kept.asking.is_empty());
+    }
+
+    #[test]
+    fn cpus_that_another_process_chose_meanwhile_stay() {
+        if number(0) < 2 {
+            return;
+        }
+        let (_idle, tid) = Idle::new();
+        let mut kept = following(tid);
+        let mut other = kept.own.unwrap();
+        other.unset(kept.cpu.unwrap().0).unwrap();
+        give(tid, &other);
+        kept.release_all();
+        assert_eq!(cpus(tid), Some(other));
+    }
+
+    #[test]
+    fn a_thread_that_the_follower_starts_can_leave_its_cpu() {
+        let all = number(0);
         if all < 2 {
             return;
         }
         let (_idle, tid) = Idle::new();
-        let mut one = OneCpu::new();
-        let mut pace = Pace {
-            short: OFTEN,
-            ..Pace::default()
-        };
-        one.continues(tid, &mut pace, || true);
-        assert_eq!((cpus(tid), cpus(0)), (all, all));
-        one.continues(tid, &mut pace, || false);
-        one.release_all();
-        assert_eq!((cpus(tid), cpus(0)), (all, all));
+        let _kept = following(tid);
+        let of_new = std::thread::spawn(|| {
+            let inherited = number(0);
+            crate::leave_one_cpu();
+            (inherited, number(0))
+        });
+        assert_eq!(of_new.join().unwrap(), (1, all));
     }
 }

@@ -1,18 +1,16 @@
 //! Keeps a tracee on the answering thread's CPU while it takes a descriptor.
 //!
 //! Installing a descriptor is the one answer for which the answering thread waits: the tracee takes the descriptor in the kernel, and
-//! wakes the thread afterwards. The scheduler puts each of them on an idle CPU, so both cross to another one; where that is a halted
-//! virtual CPU, a wake-up takes 10 to 20 us. For the moment both may run on this CPU only. The tracee stays
-//! in its call until it may run on all its CPUs again, so no program sees the difference. See docs/decisions/0120.
+//! wakes the thread afterwards. For the moment both may run on this CPU only. The tracee stays in its call until it may run on all its CPUs again.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 
-const OURSELVES: Pid = Pid::from_raw(0);
+use crate::OURSELVES;
 
 /// While this exists, the calling thread and a tracee run on one CPU.
 #[derive(Debug)]
-pub struct OneCpu {
+pub struct KeptThread {
     tracee: Pid,
     /// The CPUs that each may run on otherwise.
     theirs: CpuSet,
@@ -20,7 +18,7 @@ pub struct OneCpu {
     here: CpuSet,
 }
 
-impl OneCpu {
+impl KeptThread {
     /// Keeps thread `tid` on the CPU of the calling thread. `None` where it may run on one CPU only, must not run on this one, or
     /// its CPUs must not be changed.
     pub fn enter(tid: i32) -> Option<Self> {
@@ -45,7 +43,7 @@ impl OneCpu {
     }
 }
 
-impl Drop for OneCpu {
+impl Drop for KeptThread {
     /// Fails for a tracee that has been killed.
     fn drop(&mut self) {
         // Otherwise another process has chosen its CPUs since.
@@ -64,6 +62,7 @@ mod tests {
     use nix::unistd::gettid;
 
     use super::*;
+    use crate::count;
 
     /// Runs `test` with the thread id of a thread that waits.
     fn beside_a_waiting_thread(test: impl FnOnce(i32)) {
@@ -79,19 +78,14 @@ mod tests {
     }
 
     fn cpus(tid: i32) -> CpuSet {
-        sched_getaffinity(Pid::from_raw(tid)).unwrap()
-    }
-
-    fn count(cpus: &CpuSet) -> usize {
-        let all = 0..CpuSet::count();
-        all.filter(|&cpu| cpus.is_set(cpu) == Ok(true)).count()
+        crate::cpus(tid).unwrap()
     }
 
     #[test]
     fn both_run_on_one_cpu_for_the_moment_and_on_theirs_afterwards() {
         beside_a_waiting_thread(|tid| {
             let before = cpus(tid);
-            let one = OneCpu::enter(tid);
+            let one = KeptThread::enter(tid);
             assert_eq!(one.is_some(), count(&before) > 1);
             assert_eq!(count(&cpus(tid)), 1);
             assert_eq!(cpus(0), cpus(tid));
@@ -104,7 +98,7 @@ mod tests {
     fn cpus_that_were_chosen_meanwhile_stay() {
         beside_a_waiting_thread(|tid| {
             let before = cpus(tid);
-            let Some(one) = OneCpu::enter(tid) else {
+            let Some(one) = KeptThread::enter(tid) else {
                 assert_eq!(count(&before), 1);
                 return;
             };
@@ -124,7 +118,7 @@ mod tests {
                 let mut one = CpuSet::new();
                 one.set(cpu).unwrap();
                 sched_setaffinity(Pid::from_raw(tid), &one).unwrap();
-                assert!(OneCpu::enter(tid).is_none());
+                assert!(KeptThread::enter(tid).is_none());
                 assert_eq!(cpus(tid), one);
             }
         });
@@ -134,7 +128,7 @@ mod tests {
     fn a_thread_that_has_ended_is_none() {
         let ended = thread::spawn(|| gettid().as_raw()).join().unwrap();
         let ours = cpus(0);
-        assert!(OneCpu::enter(ended).is_none());
+        assert!(KeptThread::enter(ended).is_none());
         assert_eq!(cpus(0), ours);
     }
 }
