@@ -114,6 +114,11 @@ fn stop_ends_the_replay_at_the_first_difference_and_off_reports_none() {
     assert!(!workload.path("replayed/d/g").exists());
     let output = workload.replay(&["--verify", "off"]);
     assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.ends_with("results were not compared with the trace\n"),
+        "{text}"
+    );
     assert!(workload.path("replayed/d/g").exists());
 }
 

@@ -12,11 +12,13 @@ pub struct Accuracy {
     seconds: Vec<Second>,
 }
 
-/// The calls that were issued in a second.
+/// A second of the replay.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Second {
-    /// Calls.
+    /// Calls that were issued in it.
     pub calls: u64,
+    /// Calls that were due in it.
+    pub due: u64,
     /// Sum of their errors, in nanoseconds.
     pub sum_ns: u64,
     /// The largest one.
@@ -37,6 +39,7 @@ impl Second {
 
     fn merge(&mut self, other: &Self) {
         self.calls += other.calls;
+        self.due += other.due;
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
     }
@@ -44,6 +47,11 @@ impl Second {
     /// Their mean error, in nanoseconds.
     pub fn mean_ns(&self) -> u64 {
         self.sum_ns.checked_div(self.calls).unwrap_or(0)
+    }
+
+    /// How far the number of calls that were issued is from the number of those that were due, as a share of these.
+    pub fn deviation(&self) -> f64 {
+        self.calls.abs_diff(self.due) as f64 / self.due.max(1) as f64
     }
 }
 
@@ -72,13 +80,17 @@ impl Accuracy {
             *count += 1;
         }
         self.total.add(error_ns);
+        self.total.due += 1;
+        self.second(at_ns).add(error_ns);
+        self.second(at_ns.saturating_sub(error_ns)).due += 1;
+    }
+
+    fn second(&mut self, at_ns: u64) -> &mut Second {
         let second = ((at_ns / 1_000_000_000) as usize).min(MAX_SECONDS - 1);
         if self.seconds.len() <= second {
             self.seconds.resize(second + 1, Second::default());
         }
-        if let Some(entry) = self.seconds.get_mut(second) {
-            entry.add(error_ns);
-        }
+        &mut self.seconds[second]
     }
 
     /// Adds the figures of another lane.
@@ -128,16 +140,33 @@ impl Accuracy {
         self.total.max_ns
     }
 
-    /// The figures as text.
+    /// The second whose number of issued calls is furthest from that of the calls that were due in it.
+    pub fn furthest(&self) -> Option<(usize, &Second)> {
+        let seconds = self.seconds.iter().enumerate();
+        seconds.max_by(|(_, one), (_, other)| one.deviation().total_cmp(&other.deviation()))
+    }
+
+    /// The figures as text, of several lines.
     pub fn text(&self) -> String {
         let micros = |ns: u64| ns as f64 / 1e3;
-        format!(
+        let mut text = format!(
             "issue error: mean {:.1} us, p50 {:.1} us, p99 {:.1} us, largest {:.1} us",
             micros(self.total.mean_ns()),
             micros(self.quantile_ns(0.5)),
             micros(self.quantile_ns(0.99)),
             micros(self.total.max_ns)
-        )
+        );
+        text += "\ncalls issued in each second: ";
+        text += &match self.furthest() {
+            Some((number, second)) if second.calls != second.due => format!(
+                "at most {:.2}% from those due in it (second {number}: {} issued, {} due)",
+                second.deviation() * 100.0,
+                second.calls,
+                second.due
+            ),
+            _ => "as many as were due in it".into(),
+        };
+        text
     }
 
     /// The figures as JSON.
@@ -145,6 +174,7 @@ impl Accuracy {
         let second = |second: &Second| {
             json!({
                 "calls": second.calls,
+                "due": second.due,
                 "mean_ns": second.mean_ns(),
                 "max_ns": second.max_ns,
             })
@@ -180,6 +210,24 @@ mod tests {
             assert!((exact..exact * 1.13).contains(&found), "{share}: {found}");
         }
         assert_eq!(accuracy.seconds.len(), 6);
+    }
+
+    #[test]
+    fn a_late_call_counts_in_the_second_where_it_was_due() {
+        let (mut accuracy, mut other) = (Accuracy::default(), Accuracy::default());
+        for call in 0..20u64 {
+            accuracy.add(call * 100_000_000, 0);
+        }
+        other.add(1_100_000_000, 200_000_000);
+        accuracy.merge(&other);
+        let seconds: Vec<_> = accuracy
+            .seconds()
+            .iter()
+            .map(|s| (s.calls, s.due))
+            .collect();
+        assert_eq!(seconds, [(10, 11), (11, 10)]);
+        let (number, second) = accuracy.furthest().unwrap();
+        assert_eq!((number, second.deviation()), (1, 0.1));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! `only/` finds the part that a filter selects.
 
 mod accuracy;
+mod cached;
 mod lane;
 mod only;
 mod options;
@@ -72,6 +73,7 @@ pub fn run(path: &Path, options: Options) -> Result<Report, Error> {
     let mut report = Report {
         lanes,
         original_ns,
+        is_verified: shared.options.verify != Verify::Off,
         selected: shared.only.as_ref().map(|only| only.selected),
         ..Report::default()
     };

@@ -11,6 +11,7 @@ use goanna_sys::Errno;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::replay::{self as sys, Attribute, Mapping, PLAIN, Returned, Sync};
 
+use super::cached::Cached;
 use super::options::{Reads, Verify};
 use super::places::Places;
 use super::shared::Shared;
@@ -32,6 +33,7 @@ pub enum Outcome {
 pub struct Performer {
     pub shared: Arc<Shared>,
     places: Places,
+    cached: Cached,
     /// The destination of reads.
     pub buffer: Vec<u8>,
 }
@@ -56,6 +58,7 @@ impl Performer {
         Self {
             places: Places::new(shared.root, shared.handles, shared.is_watched),
             shared,
+            cached: Cached::new(),
             buffer: vec![0; FIRST_BUFFER],
         }
     }
@@ -65,9 +68,12 @@ impl Performer {
         if let Call::Write | Call::Pwrite | Call::Setxattr = command.call {
             return self.writing(command).map(Outcome::Result);
         }
+        if let Call::Read | Call::Pread = command.call {
+            return Ok(self.reading(command));
+        }
+        self.cached.forget();
         let outcome = match command.call {
             Call::Begin => self.begin(command),
-            Call::Read | Call::Pread => return Ok(self.reading(command)),
             Call::Chown if !self.shared.may_chown => return Ok(Outcome::SkippedOwner),
             Call::Map | Call::Unmap | Call::Drop | Call::Touch | Call::Msync => {
                 self.memory(command)
@@ -322,7 +328,7 @@ impl Performer {
     }
 
     fn is_left_out(
-        &self,
+        &mut self,
         command: &Command,
         descriptor: i32,
         asked: u64,
@@ -336,8 +342,7 @@ impl Performer {
                 let offset = offset.or_else(|| sys::seek(descriptor, 0, libc::SEEK_CUR).ok());
                 let length = asked.min(moved.unsigned_abs());
                 offset.is_some_and(|offset| {
-                    length == 0
-                        || sys::is_cached(descriptor, offset.unsigned_abs(), length) == Some(true)
+                    length == 0 || self.cached.has(descriptor, offset.unsigned_abs(), length)
                 })
             }
         }

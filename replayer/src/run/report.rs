@@ -109,6 +109,8 @@ pub struct Report {
     pub elapsed_ns: u64,
     /// How long the trace took.
     pub original_ns: u64,
+    /// Results were compared with the trace.
+    pub is_verified: bool,
     /// Differences.
     pub differences: Differences,
     /// How exactly commands were issued, unless they were issued as fast as possible.
@@ -192,6 +194,7 @@ impl Report {
             lines.push(accuracy.text());
         }
         lines.push(match self.different() {
+            _ if !self.is_verified => "results were not compared with the trace".into(),
             0 => "every result is that of the trace".into(),
             1 => "1 result differs".into(),
             number => format!("{number} results differ"),
@@ -227,6 +230,7 @@ impl Report {
             "left_out": self.left_out,
             "skipped_reads": self.skipped_reads,
             "skipped_owners": self.skipped_owners,
+            "verified": self.is_verified,
             "different": self.different(),
             "kinds": kinds,
             "differences": first.collect::<Vec<_>>(),

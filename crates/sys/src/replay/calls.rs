@@ -507,7 +507,7 @@ pub fn own_directory() -> Result<(), Errno> {
     Errno::result(unsafe { libc::unshare(libc::CLONE_FS) }).map(drop)
 }
 
-/// The number of bytes of a range that are in the page cache; `None` when the kernel does not report it.
+/// Whether the page cache has all bytes of a range, by cachestat(2); `None` when the kernel does not report it.
 pub fn is_cached(fd: i32, offset: u64, length: u64) -> Option<bool> {
     const CACHESTAT: libc::c_long = 451;
     let range = [offset, length];

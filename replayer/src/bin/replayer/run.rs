@@ -11,7 +11,7 @@ use crate::common::{DIFFERENT, Failure, print};
 
 const RUN_HELP: &str = "\
 Exit status:
-  0    every result was that of the trace
+  0    every result was that of the trace, or --verify off
   1    some results differ; stdout lists each kind: call, file, expected, got
   125  the command line is wrong, or the replay could not run
 
@@ -34,7 +34,7 @@ pub struct Run {
     /// Issue calls as fast as possible (afap), at the times of the trace (on-time), or FACTOR times as fast
     #[arg(long, value_name = "SPEED", default_value = "afap")]
     speed: Speed,
-    /// Perform all reads (now), only those that the page cache does not have (cached), or none (none)
+    /// Perform all reads (now), only those that the page cache did not have within the last millisecond (cached), or none (none)
     #[arg(long, value_name = "WHICH", default_value = "now")]
     reads: Reads,
     /// Results: check none (off), report differences (warn), or stop at the first difference (stop)
