@@ -258,14 +258,15 @@ impl Source {
             process.threads
         });
         if remaining == Some(0)
-            && let Some(process) = self.processes.remove(&pid)
+            && let Some(mut process) = self.processes.remove(&pid)
         {
+            let mappings = process.take_mappings().map(|mapped| mapped.slot);
+            let mappings = mappings.collect();
             let closing = process.closing.into_values().flatten();
             let entries = process.descriptors.into_values().chain(closing);
             let entries = entries.map(|entry| entry.slot);
             self.release(tid, at_ns, entries.collect(), visitor)?;
-            let mappings = process.mappings.into_values().map(|mapped| mapped.slot);
-            self.drop_mappings(tid, at_ns, mappings.collect(), visitor)?;
+            self.drop_mappings(tid, at_ns, mappings, visitor)?;
         }
         self.slots.end(tid);
         self.mappings.end(tid);
@@ -290,8 +291,7 @@ impl Source {
             }
             !entry.cloexec
         });
-        let mappings = std::mem::take(&mut process.mappings);
-        let mappings = mappings.into_values().map(|mapped| mapped.slot).collect();
+        let mappings = process.take_mappings().map(|mapped| mapped.slot).collect();
         self.release(tid, at_ns, closed, visitor)?;
         self.drop_mappings(tid, at_ns, mappings, visitor)
     }

@@ -14,6 +14,8 @@ pub struct Process {
     pub umask: u32,
     /// By first address.
     pub mappings: BTreeMap<u64, Mapped>,
+    /// Mappings whose address was given out again before the record of their munmap(2), by first address.
+    pub unmapping: BTreeMap<u64, Mapped>,
     /// Its threads that have not ended.
     pub threads: u32,
 }
@@ -34,6 +36,40 @@ pub struct Mapped {
     pub length: u64,
     pub offset: u64,
     pub path: Vec<u8>,
+    /// When the call that made it ended, in nanoseconds.
+    pub since_ns: u64,
+}
+
+impl Process {
+    /// Removes all mappings.
+    pub fn take_mappings(&mut self) -> impl Iterator<Item = Mapped> {
+        let current = std::mem::take(&mut self.mappings);
+        let earlier = std::mem::take(&mut self.unmapping);
+        current.into_values().chain(earlier.into_values())
+    }
+
+    /// Removes the mappings that a munmap(2) removes: those that lie completely in the range, and were there when it began. A mapping of
+    /// which only a part is in the range stays.
+    pub fn unmap(&mut self, start: u64, end: u64, entered_ns: u64) -> Vec<Mapped> {
+        let is_whole = |at: &u64, mapped: &Mapped| {
+            (start..end).contains(at) && at.saturating_add(mapped.length) <= end
+        };
+        let mut found: Vec<_> = self
+            .unmapping
+            .extract_if(start..end, |at, it| is_whole(at, it))
+            .collect();
+        found.extend(self.mappings.extract_if(start..end, |at, it| {
+            is_whole(at, it) && it.since_ns <= entered_ns
+        }));
+        if found.is_empty() {
+            found.extend(
+                self.mappings
+                    .extract_if(start..end, |at, it| is_whole(at, it)),
+            );
+        }
+        found.sort_by_key(|(at, _)| *at);
+        found.into_iter().map(|(_, mapped)| mapped).collect()
+    }
 }
 
 /// Slots, and which of them are free. A thread reuses the slots that it has freed itself, so that threads do not wait for each other.
@@ -126,6 +162,32 @@ mod tests {
         assert_eq!(below(b"/a", b"/ab"), None);
         assert_eq!(below(b"/", b"/ab"), Some(b"ab".as_slice()));
         assert_eq!(below(b"/a", b"/a"), Some(b"".as_slice()));
+    }
+
+    #[test]
+    fn a_munmap_removes_the_mapping_that_was_there_when_it_began() {
+        let mapped = |slot, since_ns| Mapped {
+            slot,
+            length: 8192,
+            offset: 0,
+            path: Vec::new(),
+            since_ns,
+        };
+        let mut process = Process::default();
+        process.unmapping.insert(8192, mapped(0, 10));
+        process.mappings.insert(8192, mapped(1, 30));
+        process.mappings.insert(16384, mapped(2, 10));
+        let unmap = |process: &mut Process, start, end, entered_ns| {
+            let found = process.unmap(start, end, entered_ns).into_iter();
+            found.map(|it| it.slot).collect::<Vec<_>>()
+        };
+        assert_eq!(unmap(&mut process, 4096, 12288, 20), [0; 0]);
+        assert_eq!(unmap(&mut process, 8192, 65536, 20), [0, 2]);
+        assert_eq!(unmap(&mut process, 8192, 16384, 40), [1]);
+        // Times of other tracers are not that exact.
+        process.mappings.insert(8192, mapped(3, 50));
+        assert_eq!(unmap(&mut process, 8192, 16384, 49), [3]);
+        assert!(process.take_mappings().next().is_none());
     }
 
     #[test]

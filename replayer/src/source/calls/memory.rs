@@ -33,10 +33,18 @@ impl Look<'_, '_> {
                 length: whole_pages(length),
                 offset: self.number("offset"),
                 path: self.fields.text("fd", "path").unwrap_or_default().to_vec(),
+                since_ns: self.ended_ns(),
             };
-            let replaced = self.process.mappings.insert(start.cast_unsigned(), mapped);
-            if let Some(replaced) = replaced {
-                self.drop_mapping(replaced.slot);
+            let start = start.cast_unsigned();
+            let mut gone = self.process.mappings.insert(start, mapped);
+            if self.number("flags") & libc::MAP_FIXED as u64 == 0
+                && let Some(unmapped) = gone.take()
+            {
+                // The kernel has chosen the address, so that it was free: the record of a munmap(2) by another thread comes later.
+                gone = self.process.unmapping.insert(start, unmapped);
+            }
+            if let Some(gone) = gone {
+                self.drop_mapping(gone.slot);
             }
             slot = u64::from(taken) + 1;
         }
@@ -59,32 +67,22 @@ impl Look<'_, '_> {
         self.steps.push(step);
     }
 
-    /// Removes the mappings that lie completely in the range. If only a part of a mapping is
-    /// unmapped, the replay keeps it all.
+    /// Removes mappings. If only a part of a mapping is unmapped, the replay keeps it all.
     pub(super) fn unmap(&mut self) -> Result<(), Skip> {
         if self.failed() {
             return Err(NOT_REPLAYED);
         }
         let start = self.number("addr");
         let end = start.saturating_add(whole_pages(self.number("length")));
-        let within = self.process.mappings.range(start..end);
-        let whole = within.filter(|(at, mapped)| at.saturating_add(mapped.length) <= end);
-        let whole: Vec<u64> = whole.map(|(at, _)| *at).collect();
-        if whole.is_empty() {
-            return Err(OUTSIDE);
-        }
-        for (number, at) in whole.into_iter().enumerate() {
-            let Some(mapped) = self.process.mappings.remove(&at) else {
-                continue;
-            };
-            if number > 0 {
-                self.drop_mapping(mapped.slot);
-                continue;
-            }
-            let mut step = self.step(Call::Unmap);
-            step.numbers = vec![mapped.slot.into()];
-            self.mappings.give(self.tid, mapped.slot);
-            self.steps.push(step);
+        let entered_ns = self.number("time");
+        let mut unmapped = self.process.unmap(start, end, entered_ns).into_iter();
+        let first = unmapped.next().ok_or(OUTSIDE)?;
+        let mut step = self.step(Call::Unmap);
+        step.numbers = vec![first.slot.into()];
+        self.mappings.give(self.tid, first.slot);
+        self.steps.push(step);
+        for further in unmapped {
+            self.drop_mapping(further.slot);
         }
         Ok(())
     }

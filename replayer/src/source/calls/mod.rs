@@ -135,6 +135,11 @@ impl Look<'_, '_> {
         self.fields.number(name).unwrap_or(0)
     }
 
+    /// When the call ended.
+    pub fn ended_ns(&self) -> u64 {
+        self.number("time").saturating_add(self.number("duration"))
+    }
+
     pub fn step(&self, call: Call) -> Step {
         let entered_ns = self.number("time");
         Step {
@@ -295,11 +300,10 @@ impl Look<'_, '_> {
     /// A slot for descriptor `number`.
     pub fn hold(&mut self, number: i32, cloexec: bool) -> Option<u32> {
         let slot = self.slots.take(self.tid, MAX_SLOTS)?;
-        let since_ns = self.number("time").saturating_add(self.number("duration"));
         let entry = Entry {
             slot,
             cloexec,
-            since_ns,
+            since_ns: self.ended_ns(),
         };
         self.process.descriptors.insert(number, entry);
         Some(slot)
