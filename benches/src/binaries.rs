@@ -18,6 +18,8 @@ pub struct Binaries {
     pub goanna: Option<PathBuf>,
     /// libfuse's `passthrough_ll`, from the environment variable `GOANNA_FUSE_PASSTHROUGH`.
     pub fuse: Option<PathBuf>,
+    /// `gocryptfs`, from `$PATH`.
+    pub gocryptfs: Option<PathBuf>,
 }
 
 impl Binaries {
@@ -33,8 +35,15 @@ impl Binaries {
             amino: there("amino"),
             goanna: there("goanna"),
             fuse: env::var_os("GOANNA_FUSE_PASSTHROUGH").map(PathBuf::from),
+            gocryptfs: in_path("gocryptfs"),
         }
     }
+}
+
+fn in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut places = env::split_paths(&path).map(|directory| directory.join(program));
+    places.find(|place| place.is_file())
 }
 
 /// Builds `amino` and `goanna` in release mode into `target_dir`, so that a run never measures an outdated monitor.

@@ -60,6 +60,14 @@ pub enum Error {
         /// The messages of the FUSE program.
         stderr: String,
     },
+    /// An encrypted volume could not be made.
+    #[error("{kind}: no new volume; standard error of its program:\n{stderr}")]
+    NoVolume {
+        /// The setting's name.
+        kind: &'static str,
+        /// The messages of the program.
+        stderr: String,
+    },
     /// The program of a requested setting is missing.
     #[error("{kind}: {program} is not there; {advice}")]
     Missing {

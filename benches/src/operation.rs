@@ -13,12 +13,16 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, open, renameat};
 use nix::sys::stat::{Mode, fstat, stat};
 use nix::sys::uio::{pread, pwrite};
-use nix::unistd::{getppid, mkdir, write};
+use nix::unistd::{fsync, getppid, mkdir, write};
 
 /// A read or write: one page.
 const PAGE: usize = 4096;
 /// Pages of the file that is read and written; small enough to stay cached everywhere.
 const FILE_PAGES: u64 = 16;
+/// A large read or write.
+const LARGE: usize = 1 << 20;
+/// Pages of the file on which [`Operation::ReadLarge`] and the operations after it work.
+const LARGE_PAGES: u64 = 4096;
 /// Entries of the directory that is listed.
 const ENTRIES: usize = 1000;
 /// Files made at a time by [`Operation::Create`] and [`Operation::Unlink`]: directories do not grow with the
@@ -46,6 +50,14 @@ pub enum Operation {
     Pread,
     /// pwrite of 4 KiB over existing data.
     Pwrite,
+    /// pread of 1 MiB, one after the other, from a file of 16 MiB.
+    ReadLarge,
+    /// pwrite of 1 MiB, one after the other, to a file of 16 MiB, and one fsync at the end.
+    WriteLarge,
+    /// pread of 4 KiB anywhere in a file of 16 MiB.
+    ReadRandom,
+    /// pwrite of 4 KiB anywhere in a file of 16 MiB, and one fsync at the end.
+    WriteRandom,
     /// open, getdents64 and close of a directory of 1000 names.
     Readdir,
     /// unlink of a file of 4 KiB.
@@ -58,7 +70,7 @@ pub enum Operation {
 
 impl Operation {
     /// All, in the order of the page.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Getppid,
         Self::Stat,
         Self::StatMissing,
@@ -68,6 +80,10 @@ impl Operation {
         Self::Create,
         Self::Pread,
         Self::Pwrite,
+        Self::ReadLarge,
+        Self::WriteLarge,
+        Self::ReadRandom,
+        Self::WriteRandom,
         Self::Readdir,
         Self::Unlink,
         Self::Rename,
@@ -86,6 +102,10 @@ impl Operation {
             Self::Create => "create",
             Self::Pread => "pread",
             Self::Pwrite => "pwrite",
+            Self::ReadLarge => "read-large",
+            Self::WriteLarge => "write-large",
+            Self::ReadRandom => "read-random",
+            Self::WriteRandom => "write-random",
             Self::Readdir => "readdir",
             Self::Unlink => "unlink",
             Self::Rename => "rename",
@@ -105,6 +125,10 @@ impl Operation {
             Self::Create => "create+write 4 KiB+close",
             Self::Pread => "pread 4 KiB, cached",
             Self::Pwrite => "pwrite 4 KiB",
+            Self::ReadLarge => "pread 1 MiB in order",
+            Self::WriteLarge => "pwrite 1 MiB in order, fsync",
+            Self::ReadRandom => "pread 4 KiB at random",
+            Self::WriteRandom => "pwrite 4 KiB at random, fsync",
             Self::Readdir => "readdir of 1000",
             Self::Unlink => "unlink",
             Self::Rename => "rename",
@@ -163,6 +187,10 @@ impl Operation {
                 let page = [0x5a; PAGE];
                 timed(iterations, |i| whole(pwrite(&fd, &page, offset(i))?))
             }
+            Self::ReadLarge => large(iterations, LARGE, in_order, pread_whole),
+            Self::WriteLarge => large(iterations, LARGE, in_order, pwrite_whole),
+            Self::ReadRandom => large(iterations, PAGE, at_random, pread_whole),
+            Self::WriteRandom => large(iterations, PAGE, at_random, pwrite_whole),
             Self::Readdir => readdirs(iterations),
             Self::Rename => renames(iterations),
             Self::Spawn => timed(iterations, |_| {
@@ -237,6 +265,59 @@ fn preads(iterations: u64) -> io::Result<Duration> {
         whole(pread(&fd, &mut page, offset(i))?)?;
     }
     timed(iterations, |i| whole(pread(&fd, &mut page, offset(i))?))
+}
+
+/// Reads or writes pieces of `length` bytes of the large file, then brings what was written to the disk.
+fn large(
+    iterations: u64,
+    length: usize,
+    place: impl Fn(u64) -> i64,
+    call: impl Fn(&OwnedFd, &mut [u8], i64) -> io::Result<()>,
+) -> io::Result<Duration> {
+    let fd = open(
+        c"large",
+        OFlag::O_RDWR | OFlag::O_CREAT,
+        Mode::from_bits_truncate(0o644),
+    )?;
+    let mut bytes = vec![0x5a; LARGE];
+    if fstat(&fd)?.st_size == 0 {
+        for piece in 0..LARGE_PAGES * PAGE as u64 / LARGE as u64 {
+            pwrite_whole(&fd, &mut bytes, in_order(piece))?;
+        }
+        fsync(&fd)?;
+    }
+    bytes.truncate(length);
+    let start = Instant::now();
+    for i in 0..iterations {
+        call(&fd, &mut bytes, place(i))?;
+    }
+    fsync(&fd)?;
+    Ok(start.elapsed())
+}
+
+fn pread_whole(fd: &OwnedFd, bytes: &mut [u8], offset: i64) -> io::Result<()> {
+    if pread(fd, bytes, offset)? == bytes.len() {
+        Ok(())
+    } else {
+        Err(wrong("a short read"))
+    }
+}
+
+fn pwrite_whole(fd: &OwnedFd, bytes: &mut [u8], offset: i64) -> io::Result<()> {
+    if pwrite(fd, bytes, offset)? == bytes.len() {
+        Ok(())
+    } else {
+        Err(wrong("a short write"))
+    }
+}
+
+const fn in_order(i: u64) -> i64 {
+    (i * LARGE as u64 % (LARGE_PAGES * PAGE as u64)) as i64
+}
+
+/// The same order in each run: a permutation of the pages, from an odd factor.
+const fn at_random(i: u64) -> i64 {
+    (i.wrapping_mul(2_654_435_761) % LARGE_PAGES * PAGE as u64) as i64
 }
 
 fn readdirs(iterations: u64) -> io::Result<Duration> {

@@ -148,15 +148,18 @@ impl Page {
     }
 }
 
-/// Which settings are compared: each with native, then ours with each FUSE.
+/// Which settings are compared: each with native, then ours with each FUSE that does the same.
 fn ratios(columns: &[(usize, Kind)]) -> Vec<(usize, usize)> {
-    let is_fuse = |kind| matches!(kind, Kind::Fuse | Kind::FuseUncached);
-    let is_ours = |kind| matches!(kind, Kind::Passfs | Kind::Amino);
+    let is_peer = |ours, peer| match peer {
+        Kind::Fuse | Kind::FuseUncached => matches!(ours, Kind::Passfs | Kind::Amino),
+        Kind::Gocryptfs => ours == Kind::Aes,
+        _ => false,
+    };
     let mut pairs = Vec::new();
     for &(to, base) in columns {
         for &(of, kind) in columns {
             let against_native = base == Kind::Native && kind != Kind::Native;
-            if against_native || (is_fuse(base) && is_ours(kind)) {
+            if against_native || is_peer(kind, base) {
                 pairs.push((of, to));
             }
         }

@@ -17,6 +17,7 @@ use crate::{Binaries, Error, Operation};
 const MOUNT_DEADLINE: Duration = Duration::from_secs(10);
 const BUILD_ADVICE: &str = "build it with `cargo build --release -p goanna-cli`, or name its directory in \
                             GOANNA_BIN_DIR";
+const GOCRYPTFS_ADVICE: &str = "install the package gocryptfs";
 const FUSE_ADVICE: &str = "name libfuse's passthrough_ll in GOANNA_FUSE_PASSTHROUGH (benches/README.md says how to build it)";
 
 /// A file system on which calls operate.
@@ -33,16 +34,22 @@ pub enum Kind {
     /// The same with `-o timeout=0`: the kernel requests every name and attribute, so no change on the host is
     /// missed.
     FuseUncached,
+    /// `goanna run --mount aes=...`: a volume with AES-256-GCM and encrypted names.
+    Aes,
+    /// gocryptfs, on a volume of the same kind.
+    Gocryptfs,
 }
 
 impl Kind {
     /// All settings, in the order of the page; the others are compared with the first.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 7] = [
         Self::Native,
         Self::Passfs,
         Self::Amino,
         Self::Fuse,
         Self::FuseUncached,
+        Self::Aes,
+        Self::Gocryptfs,
     ];
 
     /// The name on the page and in criterion's filter.
@@ -53,6 +60,8 @@ impl Kind {
             Self::Amino => "amino",
             Self::Fuse => "fuse",
             Self::FuseUncached => "fuse-uncached",
+            Self::Aes => "aes",
+            Self::Gocryptfs => "gocryptfs",
         }
     }
 
@@ -64,9 +73,10 @@ impl Kind {
     pub fn program(self, binaries: &Binaries) -> Result<&Path, Error> {
         let (program, found, advice) = match self {
             Self::Native => return Ok(&binaries.tracee),
-            Self::Passfs => ("goanna", &binaries.goanna, BUILD_ADVICE),
+            Self::Passfs | Self::Aes => ("goanna", &binaries.goanna, BUILD_ADVICE),
             Self::Amino => ("amino", &binaries.amino, BUILD_ADVICE),
             Self::Fuse | Self::FuseUncached => ("passthrough_ll", &binaries.fuse, FUSE_ADVICE),
+            Self::Gocryptfs => ("gocryptfs", &binaries.gocryptfs, GOCRYPTFS_ADVICE),
         };
         found.as_deref().ok_or(Error::Missing {
             kind: self.name(),
@@ -117,7 +127,14 @@ impl Setting {
                 command.arg("--store").arg(base.join("store")).arg("--");
                 command.arg(&binaries.tracee).arg("/amino");
             }
-            Kind::Fuse | Kind::FuseUncached => {
+            Kind::Aes => {
+                let password = new_volume(kind, program, &lower)?;
+                let (at, password) = (escaped(&lower), escaped(&password));
+                let spec = format!("aes={at}:/secret,passfile={password}");
+                command.args(["run", "--mount", &spec, "--"]);
+                command.arg(&binaries.tracee).arg("/secret");
+            }
+            Kind::Fuse | Kind::FuseUncached | Kind::Gocryptfs => {
                 let at = base.join("mount");
                 mount = Some(FuseMount::start(kind, program, &lower, &at)?);
                 command = Command::new(&binaries.tracee);
@@ -261,6 +278,27 @@ fn escaped(path: &Path) -> String {
     escaped
 }
 
+/// Makes an encrypted volume in an empty directory, with a password that costs little. Returns the file of the password.
+fn new_volume(kind: Kind, program: &Path, lower: &Path) -> Result<PathBuf, Error> {
+    let password = lower.with_file_name("password");
+    fs::write(&password, "password\n").map_err(Error::io("write", &password))?;
+    let mut command = Command::new(program);
+    match kind {
+        Kind::Gocryptfs => command.args(["-init", "-q", "-scryptn", "10", "-passfile"]),
+        _ => command.args(["aes", "init", "-q", "--scrypt-n", "10", "--passfile"]),
+    };
+    let output = command.arg(&password).arg(lower).output();
+    let output = output.map_err(Error::io("start", program))?;
+    if output.status.success() {
+        Ok(password)
+    } else {
+        Err(Error::NoVolume {
+            kind: kind.name(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        })
+    }
+}
+
 /// A FUSE file system and its daemon, which runs in the foreground so that this program can end it.
 #[derive(Debug)]
 struct FuseMount {
@@ -274,12 +312,19 @@ impl FuseMount {
         let below = device(at).map_err(Error::io("stat", at))?;
         let stderr = at.with_file_name("fuse-stderr");
         let log = File::create(&stderr).map_err(Error::io("make", &stderr))?;
-        let mut options = format!("source={}", source.display());
-        if kind == Kind::FuseUncached {
-            options.push_str(",timeout=0");
+        let mut command = Command::new(program);
+        if kind == Kind::Gocryptfs {
+            let password = new_volume(kind, program, source)?;
+            command.args(["-fg", "-q", "-passfile"]).arg(password);
+            command.arg(source);
+        } else {
+            let mut options = format!("source={}", source.display());
+            if kind == Kind::FuseUncached {
+                options.push_str(",timeout=0");
+            }
+            command.args(["-f", "-o", &options]);
         }
-        let daemon = Command::new(program)
-            .args(["-f", "-o", &options])
+        let daemon = command
             .arg(at)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -304,7 +349,7 @@ impl FuseMount {
 
 impl Drop for FuseMount {
     fn drop(&mut self) {
-        // On SIGTERM libfuse unmounts; a kill would leave a dead mount behind.
+        // On SIGTERM the daemons unmount; a kill would leave a dead mount behind.
         if let Ok(None) = self.daemon.try_wait() {
             let _ = kill(
                 Pid::from_raw(self.daemon.id().cast_signed()),

@@ -122,7 +122,7 @@ fn kinds(cli: &Cli, binaries: &Binaries) -> Result<Vec<Kind>, Error> {
         .filter(|kind| match (cli.kinds.is_empty(), kind) {
             (false, kind) => cli.kinds.contains(kind),
             (true, Kind::Fuse) => binaries.fuse.is_some(),
-            (true, kind) => *kind != Kind::FuseUncached,
+            (true, kind) => matches!(kind, Kind::Native | Kind::Passfs | Kind::Amino),
         })
         .collect();
     for kind in &kinds {
