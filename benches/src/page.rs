@@ -152,7 +152,7 @@ impl Page {
 fn ratios(columns: &[(usize, Kind)]) -> Vec<(usize, usize)> {
     let is_peer = |ours, peer| match peer {
         Kind::Fuse | Kind::FuseUncached => matches!(ours, Kind::Passfs | Kind::Amino),
-        Kind::Gocryptfs => ours == Kind::Aes,
+        Kind::Gocryptfs | Kind::GocryptfsUncached => ours == Kind::Aes,
         _ => false,
     };
     let mut pairs = Vec::new();

@@ -36,13 +36,15 @@ pub enum Kind {
     FuseUncached,
     /// `goanna run --mount aes=...`: a volume with AES-256-GCM and encrypted names.
     Aes,
-    /// gocryptfs, on a volume of the same kind.
+    /// gocryptfs with its defaults, on a volume of the same kind: the kernel caches names and attributes for a second.
     Gocryptfs,
+    /// The same with `-sharedstorage`: the kernel requests every name and attribute, so no change on the host is missed.
+    GocryptfsUncached,
 }
 
 impl Kind {
     /// All settings, in the order of the page; the others are compared with the first.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Native,
         Self::Passfs,
         Self::Amino,
@@ -50,6 +52,7 @@ impl Kind {
         Self::FuseUncached,
         Self::Aes,
         Self::Gocryptfs,
+        Self::GocryptfsUncached,
     ];
 
     /// The name on the page and in criterion's filter.
@@ -62,6 +65,7 @@ impl Kind {
             Self::FuseUncached => "fuse-uncached",
             Self::Aes => "aes",
             Self::Gocryptfs => "gocryptfs",
+            Self::GocryptfsUncached => "gocryptfs-uncached",
         }
     }
 
@@ -76,7 +80,9 @@ impl Kind {
             Self::Passfs | Self::Aes => ("goanna", &binaries.goanna, BUILD_ADVICE),
             Self::Amino => ("amino", &binaries.amino, BUILD_ADVICE),
             Self::Fuse | Self::FuseUncached => ("passthrough_ll", &binaries.fuse, FUSE_ADVICE),
-            Self::Gocryptfs => ("gocryptfs", &binaries.gocryptfs, GOCRYPTFS_ADVICE),
+            Self::Gocryptfs | Self::GocryptfsUncached => {
+                ("gocryptfs", &binaries.gocryptfs, GOCRYPTFS_ADVICE)
+            }
         };
         found.as_deref().ok_or(Error::Missing {
             kind: self.name(),
@@ -134,7 +140,7 @@ impl Setting {
                 command.args(["run", "--mount", &spec, "--"]);
                 command.arg(&binaries.tracee).arg("/secret");
             }
-            Kind::Fuse | Kind::FuseUncached | Kind::Gocryptfs => {
+            _ => {
                 let at = base.join("mount");
                 mount = Some(FuseMount::start(kind, program, &lower, &at)?);
                 command = Command::new(&binaries.tracee);
@@ -284,8 +290,8 @@ fn new_volume(kind: Kind, program: &Path, lower: &Path) -> Result<PathBuf, Error
     fs::write(&password, "password\n").map_err(Error::io("write", &password))?;
     let mut command = Command::new(program);
     match kind {
-        Kind::Gocryptfs => command.args(["-init", "-q", "-scryptn", "10", "-passfile"]),
-        _ => command.args(["aes", "init", "-q", "--scrypt-n", "10", "--passfile"]),
+        Kind::Aes => command.args(["aes", "init", "-q", "--scrypt-n", "10", "--passfile"]),
+        _ => command.args(["-init", "-q", "-scryptn", "10", "-passfile"]),
     };
     let output = command.arg(&password).arg(lower).output();
     let output = output.map_err(Error::io("start", program))?;
@@ -313,8 +319,11 @@ impl FuseMount {
         let stderr = at.with_file_name("fuse-stderr");
         let log = File::create(&stderr).map_err(Error::io("make", &stderr))?;
         let mut command = Command::new(program);
-        if kind == Kind::Gocryptfs {
+        if matches!(kind, Kind::Gocryptfs | Kind::GocryptfsUncached) {
             let password = new_volume(kind, program, source)?;
+            if kind == Kind::GocryptfsUncached {
+                command.arg("-sharedstorage");
+            }
             command.args(["-fg", "-q", "-passfile"]).arg(password);
             command.arg(source);
         } else {
