@@ -38,6 +38,11 @@ fn threads_that_depend_on_each_other_are_replayed_faithfully() {
 }
 
 #[test]
+fn each_form_of_each_operation_is_replayed_faithfully() {
+    of_program("forms", &[]).assert_faithful();
+}
+
+#[test]
 fn a_program_that_fails_often_is_replayed_faithfully() {
     of_program("failing", &[]).assert_faithful();
 }
