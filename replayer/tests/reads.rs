@@ -14,7 +14,7 @@ use std::path::Path;
 use goanna_tracer::assemble::DataMode;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
-use workload::Workload;
+use workload::{Workload, has};
 
 /// Bytes of the file that is read, in reads of 4096 bytes.
 const SIZE: usize = 64 << 10;
@@ -89,4 +89,50 @@ fn long_reads_without_a_copy_have_the_results_of_reads() {
     workload.assert_faithful_results();
     let rest = fs::metadata(workload.path("replayed/rest")).unwrap();
     assert_eq!(rest.len(), (SIZE - 30000) as u64);
+}
+
+/// A program that reads a file of so many MiB by one call, which asks for `asked` MiB.
+fn reading_whole(mebibytes: usize, asked: usize, data: DataMode) -> Option<Workload> {
+    if !has("python3") {
+        return None;
+    }
+    let script = format!("import os; os.pread(os.open('in', os.O_RDONLY), {asked} << 20, 0)");
+    let fill = |directory: &Path| {
+        let pattern: Vec<u8> = (0..mebibytes << 17).flat_map(usize::to_le_bytes).collect();
+        fs::write(directory.join("in"), pattern).unwrap();
+    };
+    Some(Workload::new(&["python3", "-S", "-c", &script], data, fill))
+}
+
+#[test]
+fn the_content_of_long_reads_is_compared() {
+    let Some(workload) = reading_whole(3, 16, DataMode::Full) else {
+        return;
+    };
+    workload.assert_faithful();
+    let path = workload.path("replayed/in");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[2 << 20] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let output = workload.replay(&[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("pread in: expected the content of the trace"),
+        "{text}"
+    );
+}
+
+#[test]
+fn reads_that_are_too_long_to_compare_are_counted() {
+    let Some(workload) = reading_whole(18, 64, DataMode::Hash) else {
+        return;
+    };
+    goanna_replayer::prepare::prepare(&workload.path("compiled"), &workload.path("replayed"), None)
+        .unwrap();
+    let output = workload.replay(&[]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let expected = "\n1 reads were too long to compare their content with the trace\n";
+    assert!(text.contains(expected), "{text}");
 }

@@ -25,6 +25,8 @@ pub struct Done {
     pub left_out: u64,
     pub skipped_reads: u64,
     pub skipped_owners: u64,
+    /// Reads that were too long to compare their content.
+    pub uncompared: u64,
     pub accuracy: Accuracy,
 }
 
@@ -195,6 +197,13 @@ impl Lane {
         if command.call.is_own() {
             return Ok(());
         }
+        let verified = self.verify(command, outcome);
+        self.performer.shorten();
+        verified
+    }
+
+    /// Counts a command, and compares its result with that in the trace.
+    fn verify(&mut self, command: &Command, outcome: Outcome) -> Result<(), Error> {
         self.done.commands += 1;
         if let Some(count) = self.done.by_call.get_mut(command.call as usize) {
             *count += 1;
@@ -221,6 +230,11 @@ impl Lane {
             }
         }
         let read = &self.performer.buffer;
+        let is_long =
+            returned.is_ok_and(|got| usize::try_from(got).is_ok_and(|got| got > read.len()));
+        if is_long && command.call.reads() && self.performer.is_compared(command) {
+            self.done.uncompared += 1;
+        }
         if let Some(found) = verify::check(&self.shared, command, returned, read)? {
             let target = command.targets.first();
             let difference = Difference {

@@ -86,6 +86,7 @@ pub fn run(path: &Path, options: Options) -> Result<Report, Error> {
         report.left_out += lane.left_out;
         report.skipped_reads += lane.skipped_reads;
         report.skipped_owners += lane.skipped_owners;
+        report.uncompared += lane.uncompared;
         for (call, number) in Call::ALL.iter().zip(lane.by_call) {
             if number > 0 {
                 *report.by_call.entry(call.name()).or_default() += number;

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use amino_schema::replay::{Call, Command, Content, Place, Target};
@@ -14,7 +15,7 @@ use goanna_sys::replay::{self as sys, Attribute, Mapping, PLAIN, Returned, Sync}
 use super::cached::Cached;
 use super::options::{Reads, Verify};
 use super::places::Places;
-use super::shared::Shared;
+use super::shared::{LONG_READS, Shared};
 use crate::Error;
 
 /// The outcome of a command.
@@ -36,9 +37,12 @@ pub struct Performer {
     cached: Cached,
     /// The destination of reads.
     pub buffer: Vec<u8>,
+    /// Bytes of it that come from [`Shared::spare`].
+    extra: usize,
 }
 
-/// Bytes of a lane's buffer. Longer reads use the same bytes repeatedly.
+/// Bytes of a lane's buffer. A longer read gets more while it lasts, if its content is compared; otherwise it uses the same bytes
+/// repeatedly.
 const BUFFER: usize = 1 << 20;
 /// Bytes of the smallest buffer.
 const FIRST_BUFFER: usize = 64 << 10;
@@ -60,6 +64,7 @@ impl Performer {
             shared,
             cached: Cached::new(),
             buffer: vec![0; FIRST_BUFFER],
+            extra: 0,
         }
     }
 
@@ -296,6 +301,9 @@ impl Performer {
             return Outcome::Result(returned);
         }
         self.reserve(length);
+        if self.is_compared(command) {
+            self.extend(length);
+        }
         Outcome::Result(sys::read(descriptor, &mut self.buffer, length, offset))
     }
 
@@ -308,16 +316,44 @@ impl Performer {
         length: usize,
         offset: Option<i64>,
     ) -> Option<Returned> {
-        let content = command.data.as_ref().map(|data| &data.content);
-        let is_compared = self.shared.options.verify != Verify::Off
-            && !matches!(content, None | Some(Content::Unknown));
-        if length < WITHOUT_COPY || is_compared {
+        if length < WITHOUT_COPY || self.is_compared(command) {
             return None;
         }
         let sink = self.shared.sink.as_ref()?;
         // An error may be that of sendfile(2): a read shows its own.
         let sent = sys::send(descriptor, offset, sink.as_raw_fd(), length);
         sent.ok().map(Ok)
+    }
+
+    /// Whether the content that a read returns is compared with the trace.
+    pub fn is_compared(&self, command: &Command) -> bool {
+        let content = command.data.as_ref().map(|data| &data.content);
+        self.shared.options.verify != Verify::Off
+            && !matches!(content, None | Some(Content::Unknown))
+    }
+
+    /// Makes the buffer long enough for a long read, as far as the other lanes leave memory.
+    fn extend(&mut self, length: usize) {
+        let length = length.min(LONG_READS);
+        if length <= self.buffer.len() {
+            return;
+        }
+        let take = |spare: usize| spare.checked_sub(length);
+        let taken = self.shared.spare.fetch_update(Relaxed, Relaxed, take);
+        if taken.is_ok() {
+            self.extra = length;
+            // New memory takes pages only where the read fills it.
+            self.buffer = vec![0; length];
+        }
+    }
+
+    /// Returns the memory of a long read.
+    pub fn shorten(&mut self) {
+        if self.extra > 0 {
+            self.buffer = vec![0; FIRST_BUFFER];
+            self.shared.spare.fetch_add(self.extra, Relaxed);
+            self.extra = 0;
+        }
     }
 
     fn reserve(&mut self, length: usize) {

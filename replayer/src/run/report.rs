@@ -103,6 +103,8 @@ pub struct Report {
     pub skipped_reads: u64,
     /// Changes of ownership that an ordinary user may not make.
     pub skipped_owners: u64,
+    /// Reads that were too long to compare their content with the trace.
+    pub uncompared: u64,
     /// Lanes.
     pub lanes: usize,
     /// How long the replay took, in nanoseconds.
@@ -185,6 +187,10 @@ impl Report {
                 self.skipped_owners,
                 "changes of ownership were left out: only root may make them",
             ),
+            (
+                self.uncompared,
+                "reads were too long to compare their content with the trace",
+            ),
         ] {
             if number > 0 {
                 lines.push(format!("{number} {what}"));
@@ -230,6 +236,7 @@ impl Report {
             "left_out": self.left_out,
             "skipped_reads": self.skipped_reads,
             "skipped_owners": self.skipped_owners,
+            "uncompared": self.uncompared,
             "verified": self.is_verified,
             "different": self.different(),
             "kinds": kinds,

@@ -1,7 +1,7 @@
 //! The state that the lanes of a replay share.
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use amino_schema::replay::{Command, Place, Target};
 use goanna_sys::escape::escape;
@@ -43,6 +43,8 @@ pub struct Shared {
     pub differences: Mutex<Differences>,
     failure: Mutex<Option<Error>>,
     touched: AtomicU64,
+    /// Bytes that long reads of all lanes may still take.
+    pub spare: AtomicUsize,
     /// Content of writes whose content is not known.
     pub generated: Vec<u8>,
     /// `/dev/null`, to which the kernel sends the data of long reads without a copy. `None` if a tracer must see the reads.
@@ -53,6 +55,8 @@ pub struct Shared {
 const HORIZON: u64 = 24 << 20;
 /// Bytes of the compiled file that are used between two looks at the memory.
 const LOOK_AFTER: u64 = 1 << 20;
+/// Bytes of memory that reads of all lanes take at the same time, beside the lanes' own buffers.
+pub const LONG_READS: usize = 16 << 20;
 /// Each use takes a page at least.
 const PAGE: u64 = 4096;
 /// Bytes of generated content. A write of the maximum length needs at most as many pieces of it as a call may have
@@ -92,6 +96,7 @@ impl Shared {
             differences: Mutex::default(),
             failure: Mutex::default(),
             touched: AtomicU64::new(0),
+            spare: AtomicUsize::new(LONG_READS),
             generated: generated(GENERATED),
         }
     }

@@ -43,7 +43,7 @@ pub fn check(
     }
     let length = usize::try_from(got).unwrap_or(usize::MAX);
     let Some(read) = read.get(..length) else {
-        // Longer than the buffer: its beginning was overwritten.
+        // Longer than the buffer: its beginning was overwritten. The lane counts it.
         return Ok(None);
     };
     let is_same = match command.data.as_ref().map(|data| &data.content) {
