@@ -6,11 +6,10 @@ use std::sync::atomic::Ordering;
 use amino_schema::replay::{Block, Call, Command, Content, Located, Target};
 use goanna_sys::clock::monotonic_ns;
 
-use super::accuracy::Accuracy;
 use super::options::{Until, Verify};
 use super::pace::Pace;
 use super::perform::{Outcome, Performer};
-use super::report::Difference;
+use super::report::{Accuracy, Difference};
 use super::shared::Shared;
 use super::verify;
 use crate::Error;

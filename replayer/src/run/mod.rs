@@ -4,7 +4,6 @@
 //! (`perform.rs`, with `places.rs` for paths) and checks the results (`verify.rs`). `shared.rs` has the state that lanes share,
 //! `only/` finds the part that a filter selects.
 
-mod accuracy;
 mod cached;
 mod lane;
 mod only;
@@ -12,7 +11,6 @@ mod options;
 mod pace;
 mod perform;
 mod places;
-mod plot;
 mod progress;
 mod report;
 mod shared;
@@ -28,10 +26,8 @@ use amino_schema::replay::Call;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::replay::View;
 
-pub use accuracy::{Accuracy, Second};
 pub use options::{Options, Reads, Speed, Until, Verify};
-pub use plot::svg;
-pub use report::{Difference, Differences, Report};
+pub use report::{Accuracy, Difference, Differences, Report, Second, svg};
 
 use crate::Error;
 use crate::prepare::missing;

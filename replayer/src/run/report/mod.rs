@@ -1,10 +1,14 @@
 //! The report of a replay: differences by kind, and figures.
 
+mod accuracy;
+mod plot;
+
 use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 
-use super::accuracy::Accuracy;
+pub use accuracy::{Accuracy, Second};
+pub use plot::svg;
 
 /// A result that differs from the trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
