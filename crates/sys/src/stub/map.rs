@@ -51,12 +51,15 @@ const SLOT_OBJECT: usize = 24;
 const SLOT_STAT: usize = 32;
 const SLOT_STATX: usize = SLOT_STAT + STAT_SIZE;
 const SLOT_INO: usize = SLOT_STAT + 8;
+const SLOT_MODE: usize = SLOT_STAT + 24;
 const PATHS_AT: usize = SLOTS_AT + ENTRIES * SLOT_SIZE;
 const PATH_SIZE: usize = 512;
 const PATH_DIRS: usize = 56;
 const PATH_BYTES: usize = 248;
 /// Entries of each table.
 const ENTRIES: usize = 16384;
+/// Slots that an inode may have.
+const WAYS: usize = 4;
 const SPREAD: u64 = 0x61c8_8647;
 const READABLE: u64 = 1;
 const NUMBER_SHIFT: u32 = 32;
@@ -154,6 +157,11 @@ impl AttributeMap {
     /// Rewrites the entry at `at`, which begins with its id: there is none while `write` writes the words behind it.
     fn write(&self, at: usize, id: u64, write: impl FnOnce(&dyn Fn(usize, u64))) {
         let _alone = self.writer.lock();
+        self.write_alone(at, id, write);
+    }
+
+    /// The same, by the holder of the lock.
+    fn write_alone(&self, at: usize, id: u64, write: impl FnOnce(&dyn Fn(usize, u64))) {
         let own = self.word(at);
         own.store(0, Relaxed);
         fence(Release);
@@ -161,16 +169,37 @@ impl AttributeMap {
         own.store(id, Release);
     }
 
-    fn slot_at(ino: u64) -> usize {
-        SLOTS_AT + spread(ino) * SLOT_SIZE
+    /// The slots that inode `ino` may have: a few, since all paths through a directory end with its slot.
+    fn slots_of(ino: u64) -> impl Iterator<Item = usize> + Clone {
+        let first = spread(ino) / WAYS * WAYS;
+        (first..first + WAYS).map(|slot| SLOTS_AT + slot * SLOT_SIZE)
+    }
+
+    /// The slot that was given to inode `ino` last.
+    fn slot_with(&self, ino: u64) -> Option<usize> {
+        Self::slots_of(ino).find(|at| self.word(at + SLOT_INO).load(Relaxed) == ino)
+    }
+
+    /// A slot for inode `ino`: its own one, a free one, that of another file, or that of a directory.
+    fn slot_for(&self, ino: u64, id: u64) -> usize {
+        let is_free = |at: &usize| self.word(*at).load(Relaxed) == 0;
+        let is_file = |at: &usize| {
+            self.word(at + SLOT_MODE).load(Relaxed) as u32 & libc::S_IFMT != libc::S_IFDIR
+        };
+        let turn = id as usize % WAYS;
+        let in_turn = || Self::slots_of(ino).cycle().skip(turn).take(WAYS);
+        let own = self.slot_with(ino).or_else(|| in_turn().find(is_free));
+        let others = own.or_else(|| in_turn().find(is_file));
+        others.or_else(|| in_turn().next()).unwrap_or(SLOTS_AT)
     }
 
     /// Puts the attributes of inode `ino` into its slot. `readable`: every user may read the file. The caller keeps them from
     /// changing meanwhile.
     pub fn put(&self, ino: u64, attributes: &Attributes, readable: bool) -> Slot {
-        let at = Self::slot_at(ino);
+        let _alone = self.writer.lock();
         let id = self.new_id();
-        self.write(at, id, |word| {
+        let at = self.slot_for(ino, id);
+        self.write_alone(at, id, |word| {
             word(8, if readable { READABLE } else { 0 });
             word(SLOT_RUN, 0);
             word(SLOT_OBJECT, 0);
@@ -224,8 +253,7 @@ impl AttributeMap {
     /// The attributes of inode `ino` are about to change, or the names of the directory that it is.
     pub fn invalidate(&self, ino: u64) {
         let _alone = self.writer.lock();
-        let at = Self::slot_at(ino);
-        if self.word(at + SLOT_INO).load(Relaxed) == ino {
+        if let Some(at) = self.slot_with(ino) {
             self.word(at).store(0, SeqCst);
         }
     }
@@ -233,11 +261,10 @@ impl AttributeMap {
     /// The slot with the attributes of inode `ino`, if they are in the map. The caller keeps them from changing meanwhile.
     pub fn slot_of(&self, ino: u64) -> Option<Slot> {
         let _alone = self.writer.lock();
-        let at = Self::slot_at(ino);
+        let at = self.slot_with(ino)?;
         let id = self.word(at).load(Relaxed);
-        let is_there = id != 0 && self.word(at + SLOT_INO).load(Relaxed) == ino;
         let offset = at as u64;
-        is_there.then_some(Slot { offset, id })
+        (id != 0).then_some(Slot { offset, id })
     }
 
     fn object_at(space: u64, ino: u64) -> usize {
@@ -396,6 +423,31 @@ mod tests {
         let again = std::fs::OpenOptions::new().write(true).open(path).unwrap();
         assert_eq!(memfile::pwrite(again.as_fd(), b"x", 0), Err(Errno::EPERM));
         assert!(memfile::set_len(again.as_fd(), 0).is_err());
+    }
+
+    #[test]
+    fn files_do_not_displace_directories() {
+        let map = AttributeMap::new().unwrap();
+        let of_mode = |mode: u32, ino: u64| {
+            let mut attributes = stat(ino);
+            attributes.stat[8..16].copy_from_slice(&ino.to_ne_bytes());
+            attributes.stat[24..28].copy_from_slice(&mode.to_ne_bytes());
+            attributes
+        };
+        let directories = [1u64, 2, 700, 6766, 17711];
+        let put = |mode: u32, ino: u64| map.put(ino, &of_mode(mode, ino), true);
+        let slots = directories.map(|ino| put(libc::S_IFDIR, ino));
+        for ino in (1..60_000).filter(|ino| !directories.contains(ino)) {
+            put(libc::S_IFREG, ino);
+        }
+        for (ino, slot) in directories.into_iter().zip(slots) {
+            assert_eq!(map.slot_of(ino), Some(slot), "{ino}");
+        }
+        // A new slot of the same inode replaces the one before.
+        let again = put(libc::S_IFDIR, 700);
+        assert_eq!((map.slot_of(700), map.read(slots[2])), (Some(again), None));
+        map.invalidate(700);
+        assert_eq!((map.slot_of(700), map.read(again)), (None, None));
     }
 
     #[test]
