@@ -185,7 +185,7 @@ impl Operation {
             Self::Pwrite => {
                 let fd = file()?;
                 let page = [0x5a; PAGE];
-                timed(iterations, |i| whole(pwrite(&fd, &page, offset(i))?))
+                timed(iterations, |i| whole(pwrite(&fd, &page, offset(i))?, PAGE))
             }
             Self::ReadLarge => large(iterations, LARGE, in_order, pread_whole),
             Self::WriteLarge => large(iterations, LARGE, in_order, pwrite_whole),
@@ -244,7 +244,7 @@ fn create(names: &[CString]) -> io::Result<Duration> {
     for name in names {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
         let fd = open(name.as_c_str(), flags, Mode::from_bits_truncate(0o644))?;
-        whole(write(&fd, &page)?)?;
+        whole(write(&fd, &page)?, PAGE)?;
     }
     Ok(start.elapsed())
 }
@@ -262,9 +262,11 @@ fn preads(iterations: u64) -> io::Result<Duration> {
     let fd = open(c"file", OFlag::O_RDONLY, Mode::empty())?;
     let mut page = [0; PAGE];
     for i in 0..FILE_PAGES {
-        whole(pread(&fd, &mut page, offset(i))?)?;
+        whole(pread(&fd, &mut page, offset(i))?, PAGE)?;
     }
-    timed(iterations, |i| whole(pread(&fd, &mut page, offset(i))?))
+    timed(iterations, |i| {
+        whole(pread(&fd, &mut page, offset(i))?, PAGE)
+    })
 }
 
 /// Reads or writes pieces of `length` bytes of the large file, then brings what was written to the disk.
@@ -296,19 +298,11 @@ fn large(
 }
 
 fn pread_whole(fd: &OwnedFd, bytes: &mut [u8], offset: i64) -> io::Result<()> {
-    if pread(fd, bytes, offset)? == bytes.len() {
-        Ok(())
-    } else {
-        Err(wrong("a short read"))
-    }
+    whole(pread(fd, bytes, offset)?, bytes.len())
 }
 
 fn pwrite_whole(fd: &OwnedFd, bytes: &mut [u8], offset: i64) -> io::Result<()> {
-    if pwrite(fd, bytes, offset)? == bytes.len() {
-        Ok(())
-    } else {
-        Err(wrong("a short write"))
-    }
+    whole(pwrite(fd, bytes, offset)?, bytes.len())
 }
 
 const fn in_order(i: u64) -> i64 {
@@ -379,7 +373,7 @@ fn file() -> io::Result<OwnedFd> {
     )?;
     if fstat(&fd)?.st_size == 0 {
         for _ in 0..FILE_PAGES {
-            whole(write(&fd, &[1; PAGE])?)?;
+            whole(write(&fd, &[1; PAGE])?, PAGE)?;
         }
     }
     Ok(fd)
@@ -389,8 +383,8 @@ const fn offset(i: u64) -> i64 {
     (i % FILE_PAGES * PAGE as u64) as i64
 }
 
-fn whole(transferred: usize) -> io::Result<()> {
-    if transferred == PAGE {
+fn whole(transferred: usize, length: usize) -> io::Result<()> {
+    if transferred == length {
         Ok(())
     } else {
         Err(wrong("a short read or write"))

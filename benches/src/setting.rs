@@ -140,7 +140,7 @@ impl Setting {
                 command.args(["run", "--mount", &spec, "--"]);
                 command.arg(&binaries.tracee).arg("/secret");
             }
-            _ => {
+            Kind::Fuse | Kind::FuseUncached | Kind::Gocryptfs | Kind::GocryptfsUncached => {
                 let at = base.join("mount");
                 mount = Some(FuseMount::start(kind, program, &lower, &at)?);
                 command = Command::new(&binaries.tracee);

@@ -14,7 +14,7 @@ pub struct Process {
     pub umask: u32,
     /// By first address.
     pub mappings: BTreeMap<u64, Mapped>,
-    /// Mappings whose address was given out again before the record of their munmap(2), by first address.
+    /// Mappings at addresses that were given out again before the record of the munmap(2), by first address.
     pub unmapping: BTreeMap<u64, Mapped>,
     /// Its threads that have not ended.
     pub threads: u32,

@@ -140,7 +140,7 @@ impl Accuracy {
         self.total.max_ns
     }
 
-    /// The second whose number of issued calls is furthest from that of the calls that were due in it.
+    /// The second in which the number of issued calls differs most from the number of calls that were due.
     pub fn furthest(&self) -> Option<(usize, &Second)> {
         let seconds = self.seconds.iter().enumerate();
         seconds.max_by(|(_, one), (_, other)| one.deviation().total_cmp(&other.deviation()))
