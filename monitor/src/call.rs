@@ -15,7 +15,7 @@ pub use crate::answer::{Answer, Work};
 use crate::intercept::waiting;
 use crate::process::memory::ArgumentMemory;
 use crate::process::task::{Cwd, Task};
-use crate::shadow::{Shadow, names_only};
+use crate::shadow::{Identity, Shadow, names_only};
 
 /// The object that a descriptor of the tracee refers to.
 pub enum Descriptor {
@@ -82,6 +82,8 @@ pub struct Call<'m> {
     pub opens_itself: bool,
     args: [u64; 6],
     caller: OnceCell<Arc<Caller>>,
+    /// A directory descriptor of the call, and the device and inode number of what it refers to.
+    dirfd: OnceCell<(i32, Identity)>,
 }
 
 impl<'m> Call<'m> {
@@ -97,6 +99,7 @@ impl<'m> Call<'m> {
             opens_itself: false,
             args,
             caller: OnceCell::new(),
+            dirfd: OnceCell::new(),
         }
     }
 
@@ -228,6 +231,10 @@ impl<'m> Call<'m> {
     /// The virtual object behind descriptor `fd`; `None` for the host's. EBADF.
     pub fn shadow(&self, fd: i32) -> Result<Option<Arc<Shadow>>> {
         let identity = self.task.identity(fd)?;
+        self.shadow_of(fd, identity)
+    }
+
+    fn shadow_of(&self, fd: i32, identity: Identity) -> Result<Option<Arc<Shadow>>> {
         let link = || format!("/proc/{}/fd/{fd}", self.task.tid);
         self.monitor.shadows.of_link(identity, link)
     }
@@ -261,6 +268,22 @@ impl<'m> Call<'m> {
         })
     }
 
+    /// The device and inode number of the object where a relative path from `dirfd` starts, as when the call first asked.
+    pub fn start_identity(&self, dirfd: i32) -> Result<Identity, Errno> {
+        if let Some((known, identity)) = self.dirfd.get()
+            && *known == dirfd
+        {
+            return Ok(*identity);
+        }
+        let identity = if dirfd == libc::AT_FDCWD {
+            procfs::cwd_identity(self.task.tid)?
+        } else {
+            self.task.identity(dirfd)?
+        };
+        let _ = self.dirfd.set((dirfd, identity));
+        Ok(identity)
+    }
+
     fn start(&self, dirfd: i32, path: &[u8]) -> Result<(Pos, bool)> {
         match path.first() {
             None => return Err(Errno::ENOENT.into()),
@@ -270,7 +293,8 @@ impl<'m> Call<'m> {
         if dirfd == libc::AT_FDCWD {
             return self.cwd();
         }
-        if let Some(shadow) = self.shadow(dirfd)? {
+        let identity = self.start_identity(dirfd)?;
+        if let Some(shadow) = self.shadow_of(dirfd, identity)? {
             return Ok((Pos::Mounted(shadow.place().clone()), false));
         }
         let link = procfs::fd_link(self.task.tid, dirfd)?;

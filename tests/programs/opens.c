@@ -38,6 +38,7 @@ static void kinds(void)
 	ROWS("f", O_RDONLY | O_CLOEXEC | O_NOCTTY);
 	ROWS("f", O_RDONLY | O_NONBLOCK);
 	ROWS("f", O_RDONLY | O_NOFOLLOW | O_NOATIME);
+	ROWS("f", O_RDONLY | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK);
 	ROWS("f", O_RDWR | O_APPEND | O_CLOEXEC);
 	ROWS("f", O_WRONLY | O_CREAT);
 	ROWS("f", O_RDWR | O_SYNC);
@@ -60,6 +61,33 @@ static void kinds(void)
 	T("a directory for writing", open(".", O_RDWR));
 	T("bad path", open((char *)16, O_RDONLY));
 	T("both", open("f", O_CREAT | O_DIRECTORY, 0600));
+}
+
+/* A name that is a file and a link to it in turn. */
+static void not_followed(void)
+{
+	int wrong = 0, fd;
+
+	make("target", "content");
+	for (int i = 0; i < ROW; i++) {
+		MUST(symlink("target", "turns"));
+		for (int j = 0; j < 3; j++) {
+			errno = 0;
+			wrong += open("turns", O_RDONLY | O_NOFOLLOW | O_NONBLOCK) != -1 || errno != ELOOP;
+			fd = open("turns", O_RDONLY);
+			wrong += fd != lowest;
+			close(fd);
+		}
+		MUST(unlink("turns"));
+		MUST(link("target", "turns"));
+		for (int j = 0; j < 3; j++) {
+			fd = open("turns", O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+			wrong += fd != lowest || !(fcntl(fd, F_GETFL) & O_NONBLOCK);
+			close(fd);
+		}
+		MUST(unlink("turns"));
+	}
+	note("%d not followed: %d wrong", __LINE__, wrong);
 }
 
 /* The permissions are those of a new file for the opens behind the first one only. */
@@ -347,6 +375,7 @@ static void steps(void)
 	lowest = MUST(open("/", O_RDONLY));
 	close(lowest);
 	kinds();
+	not_followed();
 	creations();
 	new_names();
 	directories();

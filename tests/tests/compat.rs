@@ -122,6 +122,7 @@ in_every_place! {
     writes_in_rows => |place| check(&place, "granted", false);
     opens_in_rows => |place| check(&place, "opens", false);
     opens_again => |place| check(&place, "reopens", false);
+    opens_one_after_the_other => |place| check(&place, "readahead", false);
     cpus_of_threads_that_open_files => |place| check(&place, "cpus", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);

@@ -26,7 +26,7 @@ use interface::{backend, content, error, fs, identity, linkfree, opened, synth, 
 pub use acl::{Acl, AclEntry, Tag};
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
 pub use caller::{Caller, caps};
-pub use content::{CachedContent, GRANTED_GROWTH, SharedAttributes};
+pub use content::{CachedContent, GRANTED_GROWTH, NextFile, SharedAttributes};
 pub use error::{Blocker, Done, FsError, Result, Wait, look_up_again, wait_for_locks};
 pub use fs::FileSystem;
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};

@@ -3,13 +3,13 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use goanna_sys::stub::map::AttributeMap;
 use goanna_vfs::{Mount, Mounts, SharedAttributes};
 
-/// Paths that are remembered, of calls that have come to the monitor once.
-const REMEMBERED: usize = 4096;
+/// Places to remember paths in, of calls that have come to the monitor once: more than the map has entries, so that most paths stay that the map could have.
+const REMEMBERED: usize = 1 << 16;
 
 /// The map of a run, and what leads into it.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct RunMap {
     /// `/NAME`, if the mount point is in the root directory.
     pub(super) prefix: Option<Vec<u8>>,
     hasher: RandomState,
-    asked: Box<[AtomicU64]>,
+    asked: Box<[AtomicU32]>,
 }
 
 impl RunMap {
@@ -43,7 +43,7 @@ impl RunMap {
             mount: mount.cloned(),
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),
             hasher: RandomState::new(),
-            asked: (0..REMEMBERED).map(|_| AtomicU64::new(0)).collect(),
+            asked: (0..REMEMBERED).map(|_| AtomicU32::new(0)).collect(),
         })
     }
 
@@ -71,8 +71,9 @@ impl RunMap {
     /// Whether it was asked for this path before: an entry costs as much as several answers.
     pub(super) fn is_repeated(&self, start: u64, path: &[u8]) -> bool {
         let hash = self.hasher.hash_one((start, path));
+        let tag = (hash >> 32) as u32;
         let place = self.asked.get(hash as usize % REMEMBERED);
-        place.is_some_and(|place| place.swap(hash, Ordering::Relaxed) == hash)
+        place.is_some_and(|place| place.swap(tag, Ordering::Relaxed) == tag)
     }
 }
 

@@ -3,59 +3,89 @@
 use std::sync::Arc;
 
 use goanna_sys::object_handle::ObjectHandle;
-use goanna_sys::procfs;
-use goanna_vfs::Place;
+use goanna_vfs::walk::Pos;
+use goanna_vfs::{Caller, Native, NextFile, Node, Place};
 
 use super::InProcess;
 use super::run_map::{RunMap, attributes};
 use crate::call::Call;
 use crate::shadow::{Identity, Shadow};
 
-/// The start of objects among the paths that are remembered.
+/// The start of files among the paths that are remembered. An open is remembered by its file: another open may find another object.
 const OPENED: u64 = u64::MAX;
 
+/// Where the map has a path begin.
+struct Start {
+    /// The directory.
+    node: Node,
+    /// How many bytes of the path stand for it.
+    len: usize,
+    is_relative: bool,
+}
+
+impl Start {
+    /// What follows the start in a path that has it.
+    fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+        path.get(self.len..).unwrap_or_default()
+    }
+}
+
 impl RunMap {
-    /// Puts `path` into the map if it was asked for before, or `at_once`; else what follows it in its directory.
-    fn share_path(
-        &self,
-        call: &Call<'_>,
-        (dirfd, path): (i32, &[u8]),
-        at_once: bool,
-    ) -> Option<()> {
-        let mount = self.mount.as_ref()?;
-        let attributes = attributes(mount)?;
+    /// The start of a path from `dirfd`. `None` for one that cannot be in the map.
+    fn start(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<Start> {
         if path.first() == Some(&b'/') {
-            let rest = path.strip_prefix(self.prefix.as_deref()?)?;
-            if rest.first().is_none_or(|&byte| byte == b'/') {
-                let (run, root) = (Some(self.run()), mount.fs.root());
-                if at_once || self.is_repeated(0, path) {
-                    attributes.share_path(run, path, &root, rest);
-                } else {
-                    attributes.share_following(run, path, &root, rest);
-                }
-            }
-            return Some(());
+            let prefix = self.prefix.as_deref()?;
+            let rest = path.strip_prefix(prefix)?;
+            let is_below = rest.first().is_none_or(|&byte| byte == b'/');
+            return is_below.then_some(Start {
+                node: self.mount.as_ref()?.fs.root(),
+                len: prefix.len(),
+                is_relative: false,
+            });
         }
-        let identity = if dirfd == libc::AT_FDCWD {
-            procfs::cwd_identity(call.task.tid).ok()?
+        let Pos::Mounted(place) = call.walk_start(dirfd, path).ok()?.at else {
+            return None;
+        };
+        self.has(&place.mount).then_some(Start {
+            node: place.node,
+            len: 0,
+            is_relative: true,
+        })
+    }
+
+    /// The run as the start of absolute paths.
+    fn run_of(&self, start: &Start) -> Option<u64> {
+        (!start.is_relative).then(|| self.run())
+    }
+
+    /// Puts the directory of relative paths from `dirfd` into the map.
+    fn share_start(&self, call: &Call<'_>, dirfd: i32, start: &Start) -> Option<()> {
+        if start.is_relative {
+            let attributes = attributes(self.mount.as_ref()?)?;
+            let (_, object) = call.start_identity(dirfd).ok()?;
+            attributes.share_object(&start.node, self.run(), object);
+        }
+        Some(())
+    }
+
+    /// Puts `path` into the map if it was asked for before; else what follows it in its directory.
+    fn share_path(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<()> {
+        let attributes = attributes(self.mount.as_ref()?)?;
+        let start = self.start(call, (dirfd, path))?;
+        let (run, rest) = (self.run_of(&start), start.rest(path));
+        let directory = if start.is_relative {
+            start.node.ino()
         } else {
-            call.task.identity(dirfd).ok()?
+            0
         };
-        let shadow = call.monitor.shadows.find(identity)?;
-        let Shadow::Dir { place, .. } = &*shadow else {
-            return None;
-        };
-        if !self.has(&place.mount) {
-            return None;
-        }
-        let is_shared = if at_once || self.is_repeated(identity.1, path) {
-            attributes.share_path(None, path, &place.node, path);
+        let is_shared = if self.is_repeated(directory, path) {
+            attributes.share_path(run, path, &start.node, rest);
             true
         } else {
-            attributes.share_following(None, path, &place.node, path)
+            attributes.share_following(run, path, &start.node, rest)
         };
         if is_shared {
-            attributes.share_object(&place.node, self.run(), identity.1);
+            self.share_start(call, dirfd, &start)?;
         }
         Some(())
     }
@@ -76,6 +106,16 @@ impl RunMap {
     }
 }
 
+/// Whether no program is to be told of opens.
+fn may_be_shared(call: &Call<'_>) -> bool {
+    !call.monitor.watches.in_use()
+}
+
+/// A caller that may read what every user may read, outside of all transactions.
+fn reader() -> Caller {
+    Caller::with_ids(0, 0)
+}
+
 impl InProcess {
     /// A call that asks for attributes has come to the monitor: the next ones of the process may be answered from the map. An empty path is
     /// `dirfd` itself.
@@ -90,35 +130,63 @@ impl InProcess {
         let _ = if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {
-            shared.share_path(call, (dirfd, path), false)
+            shared.share_path(call, (dirfd, path))
         };
     }
 
     /// The file at `place` was opened for reading, by `path` from `dirfd`; its object is `handle`. After the second such open, processes may open it themselves.
+    /// If the program opens the files of the directory one after the other, they may open the next ones at once.
     pub fn share_content(
         &self,
         call: &Call<'_>,
-        from: (i32, &[u8]),
+        (dirfd, path): (i32, &[u8]),
         place: &Place,
         handle: &Arc<ObjectHandle>,
     ) {
         let Some(Some(shared)) = self.shared.get() else {
             return;
         };
-        let may_be_shared = || !call.monitor.watches.in_use();
-        if !self.has_map(call.task.tid)
-            || !shared.has(&place.mount)
-            || !may_be_shared()
-            || !shared.is_repeated(OPENED, &handle.identity().1.to_ne_bytes())
-        {
+        if !self.has_map(call.task.tid) || !shared.has(&place.mount) || !may_be_shared(call) {
             return;
         }
-        let Some(attributes) = attributes(&place.mount) else {
+        let (Some(attributes), Some(start)) =
+            (attributes(&place.mount), shared.start(call, (dirfd, path)))
+        else {
             return;
         };
-        let share = || attributes.share_content(&place.node, shared.run(), handle);
-        self.shared_files.add(shared, handle, share, may_be_shared);
-        let _ = shared.share_path(call, from, true);
+        let run = shared.run_of(&start);
+        let following = attributes.following_files(run, path, &start.node, start.rest(path));
+        let is_repeated = shared.is_repeated(OPENED, &place.node.ino().to_ne_bytes());
+        if following.is_none() && !is_repeated {
+            return;
+        }
+        let share = |path: &[u8], place: &Place, handle: &Arc<ObjectHandle>| {
+            let share = || attributes.share_content(&place.node, shared.run(), handle);
+            self.shared_files
+                .add(shared, handle, share, || may_be_shared(call));
+            attributes.share_path(run, path, &start.node, start.rest(path));
+        };
+        if is_repeated {
+            share(path, place, handle);
+        }
+        for NextFile { path, node } in following.unwrap_or_default() {
+            let place = Place {
+                mount: Arc::clone(&place.mount),
+                node,
+            };
+            // A file that cannot be opened now is opened, or fails, when the program opens it.
+            let opened = place.mount.fs.open(&reader(), &place.node, libc::O_RDONLY);
+            if let Ok(opened) = opened
+                && let Native::Reads { handle } = &opened.native
+                && let Ok(()) = call
+                    .monitor
+                    .shadows
+                    .register_file(&place, Arc::clone(handle))
+            {
+                share(&path, &place, handle);
+            }
+        }
+        let _ = shared.share_start(call, dirfd, &start);
     }
 
     /// From now on processes open no files themselves, until that is wanted again.

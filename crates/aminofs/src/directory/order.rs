@@ -18,11 +18,21 @@ pub(crate) struct DirOrder {
     pub entries: BTreeMap<u64, Entry>,
     cookies: HashMap<Arc<[u8]>, u64>,
     pub last: u64,
-    read_ahead: ReadAhead,
+    looked_up: ReadAhead,
+    opened: ReadAhead,
 }
 
-/// How far the entries of a directory have been looked at one after the other.
-#[derive(Default)]
+/// What programs do with the entries of a directory one after the other.
+#[derive(Clone, Copy)]
+pub(crate) enum Use {
+    /// They ask for attributes.
+    LookUp,
+    /// They open them.
+    Open,
+}
+
+/// How far they have got.
+#[derive(Default, Clone, Copy)]
 struct ReadAhead {
     /// The cookie at which a program that goes on asks next.
     next: u64,
@@ -54,12 +64,16 @@ impl DirOrder {
         self.entries.insert(cookie, Entry { name, ino, kind });
     }
 
-    /// Returns the names to read ahead when a program looks `name` up: none at first, then a window that doubles each time the program passes its end.
-    pub fn read_ahead(&mut self, name: &[u8]) -> Vec<Arc<[u8]>> {
+    /// Returns the names to read ahead when a program looks `name` up, or opens it: none at first, then a window that doubles each time the program passes its end.
+    pub fn read_ahead(&mut self, name: &[u8], by: Use) -> Vec<Arc<[u8]>> {
         let Some(&cookie) = self.cookies.get(name) else {
             return Vec::new();
         };
-        let ReadAhead { next, window } = self.read_ahead;
+        let position = match by {
+            Use::LookUp => &mut self.looked_up,
+            Use::Open => &mut self.opened,
+        };
+        let ReadAhead { next, window } = *position;
         let goes_on = next > 0 && (next..=next.saturating_add(SKIP_MAX)).contains(&cookie);
         let window = if goes_on {
             (2 * window).clamp(WINDOW_MIN, WINDOW_MAX)
@@ -72,7 +86,7 @@ impl DirOrder {
             .collect();
         let last = following.last().map_or(cookie, |&(cookie, _)| cookie);
         let next = last.saturating_add(1);
-        self.read_ahead = ReadAhead { next, window };
+        *position = ReadAhead { next, window };
         following.into_iter().map(|(_, name)| name).collect()
     }
 
@@ -99,7 +113,7 @@ mod tests {
         for number in 1..=100 {
             order.set(&name(number), number, FileKind::Regular);
         }
-        let mut ask = |number| numbers(order.read_ahead(&name(number)));
+        let mut ask = |number| numbers(order.read_ahead(&name(number), Use::LookUp));
         assert_eq!(ask(5), [0; 0], "the first");
         assert_eq!(ask(6), (7..15).collect::<Vec<_>>());
         assert_eq!(ask(17), (18..34).collect::<Vec<_>>(), "two were left out");
@@ -109,5 +123,8 @@ mod tests {
         assert_eq!(ask(2), [0; 0], "backwards");
         assert_eq!(ask(1000), [0; 0], "missing");
         assert_eq!(ask(3), (4..12).collect::<Vec<_>>(), "again");
+        let mut open = |number| numbers(order.read_ahead(&name(number), Use::Open));
+        assert_eq!(open(12), [0; 0], "opens have a position of their own");
+        assert_eq!(open(13), (14..22).collect::<Vec<_>>());
     }
 }

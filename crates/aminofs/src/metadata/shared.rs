@@ -13,9 +13,10 @@ use amino_schema::{MetaFlags, ROOT_INO};
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::stub::map::{AttributeMap, Attributes, DIRS_MAX, PATH_MAX, STATX_SIZE, Slot};
 use goanna_sys::stub::writes::WriteArea;
-use goanna_vfs::{Attr, Caller, FileKind, NAME_MAX, Node, Result, SharedAttributes};
+use goanna_vfs::{Attr, Caller, FileKind, NAME_MAX, NextFile, Node, Result, SharedAttributes};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::directory::order::Use;
 use crate::inode::{Inode, MetaLocation, State};
 use crate::view::View;
 use crate::{AminoFs, Volume};
@@ -25,6 +26,8 @@ const SEARCHABLE: u32 = 0o111;
 const READABLE: u32 = 0o444;
 /// Size of the largest file that programs open themselves, bytes: its content stays in memory meanwhile.
 const CONTENT_MAX: u64 = 256 << 10;
+/// Most content that is read ahead at once, bytes.
+const READ_AHEAD_MAX: u64 = 1 << 20;
 
 /// The map of one open store, from when the first program wants it.
 #[derive(Default)]
@@ -109,6 +112,14 @@ fn has_xattr(state: &State) -> bool {
     state.meta.flags.contains(MetaFlags::HAS_XATTR)
 }
 
+/// The directory of a path, and the entries of it to read ahead.
+struct Following {
+    /// All directories in which a walk to them looks for a name.
+    dirs: Vec<Slot>,
+    dir: Arc<Inode>,
+    names: Vec<Arc<[u8]>>,
+}
+
 /// A walk along a path without links.
 struct SharedWalk {
     /// All directories in which it looked for a name.
@@ -182,33 +193,18 @@ impl View<'_> {
         from: &Node,
         rest: &[u8],
     ) -> Result<bool> {
-        let (Some(map), Some(name)) = (self.shared.map(), components(rest).last()) else {
-            return Ok(false);
-        };
-        let (Some(before), Some(way)) = (path.strip_suffix(name), rest.strip_suffix(name)) else {
+        let (Some(map), Some((before, way, name))) = (self.shared.map(), split(path, rest)) else {
             return Ok(false);
         };
         let _names = self.names.read();
-        let Some(SharedWalk { mut dirs, found }) = self.walk_shared(from, way)? else {
+        let Some(following) = self.following(from, way, name, Use::LookUp)? else {
             return Ok(false);
         };
-        let Some(dir) = found else { return Ok(false) };
-        let following = {
-            let mut state = dir.base().state.lock();
-            state.dir.as_mut().map(|order| order.read_ahead(name))
-        };
-        let following = following.unwrap_or_default();
-        if following.is_empty() || dirs.len() == DIRS_MAX {
-            return Ok(false);
-        }
-        let Some(slot) = self.share_searchable(&dir) else {
-            return Ok(false);
-        };
-        dirs.push(slot);
+        let Following { dirs, dir, names } = following;
         let Some(start) = run.or_else(|| dirs.first().map(Slot::id)) else {
             return Ok(false);
         };
-        for name in following {
+        for name in names {
             if let Some(found) = self.find(&dir, &name)?
                 && let Some(slot) = self.share(&found, &found.state.lock())
             {
@@ -217,6 +213,90 @@ impl View<'_> {
         }
         Ok(true)
     }
+
+    /// What to read ahead when a program uses `name` in the directory that `way` leads to. `None` if there is nothing. The caller holds the namespace lock.
+    fn following(
+        &self,
+        from: &Node,
+        way: &[u8],
+        name: &[u8],
+        by: Use,
+    ) -> Result<Option<Following>> {
+        let Some(SharedWalk { mut dirs, found }) = self.walk_shared(from, way)? else {
+            return Ok(None);
+        };
+        let Some(dir) = found else { return Ok(None) };
+        let names = {
+            let mut state = dir.base().state.lock();
+            state.dir.as_mut().map(|order| order.read_ahead(name, by))
+        };
+        let names = names.unwrap_or_default();
+        if names.is_empty() || dirs.len() == DIRS_MAX {
+            return Ok(None);
+        }
+        let Some(slot) = self.share_searchable(&dir) else {
+            return Ok(None);
+        };
+        dirs.push(slot);
+        Ok(Some(Following { dirs, dir, names }))
+    }
+
+    /// See [`SharedAttributes::following_files`].
+    fn do_following_files(
+        &self,
+        run: Option<u64>,
+        path: &[u8],
+        from: &Node,
+        rest: &[u8],
+    ) -> Result<Option<Vec<NextFile>>> {
+        let (Some(map), Some((before, way, name))) = (self.shared.map(), split(path, rest)) else {
+            return Ok(None);
+        };
+        let _names = self.names.read();
+        let following = self.following(from, way, name, Use::Open)?;
+        let following = following.filter(|_| !map.is_closed());
+        let Some(Following { dirs, dir, names }) = following else {
+            return Ok(None);
+        };
+        let Some(start) = run.or_else(|| dirs.first().map(Slot::id)) else {
+            return Ok(None);
+        };
+        let (mut files, mut bytes) = (Vec::with_capacity(names.len()), 0);
+        for name in names {
+            let Some(found) = self.find(&dir, &name)? else {
+                continue;
+            };
+            let state = found.state.lock();
+            if found.kind != FileKind::Regular || !is_shareable(&state) {
+                continue;
+            }
+            let path = [before, &*name].concat();
+            let slot = map.slot_of(found.ino);
+            if let Some(slot) = slot.filter(|slot| map.has_descriptor(*slot)) {
+                map.put_path(start, &path, &dirs, Some(slot));
+                continue;
+            }
+            bytes += state.meta.size;
+            if bytes > READ_AHEAD_MAX {
+                break;
+            }
+            let node = found.node();
+            files.push(NextFile { path, node });
+        }
+        Ok(Some(files))
+    }
+}
+
+/// What comes before the last name in `path` and in `rest`, which end alike, and that name.
+fn split<'a>(path: &'a [u8], rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8], &'a [u8])> {
+    let name = components(rest).last()?;
+    Some((path.strip_suffix(name)?, rest.strip_suffix(name)?, name))
+}
+
+/// Whether programs may open a file themselves: every user may read it, it is not too large, and it has a name.
+fn is_shareable(state: &State) -> bool {
+    let is_readable = state.meta.mode & READABLE == READABLE && !has_xattr(state);
+    is_readable && state.meta.size <= CONTENT_MAX && state.home != MetaLocation::Orphan
 }
 
 fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
@@ -275,18 +355,26 @@ impl SharedAttributes for AminoFs {
         shared.unwrap_or(false)
     }
 
+    fn following_files(
+        &self,
+        run: Option<u64>,
+        path: &[u8],
+        from: &Node,
+        rest: &[u8],
+    ) -> Option<Vec<NextFile>> {
+        let found: Result<_> = self.view(&Caller::with_ids(0, 0), |view| {
+            view.do_following_files(run, path, from, rest)
+        });
+        found.unwrap_or(None)
+    }
+
     fn share_content(&self, node: &Node, run: u64, object: &ObjectHandle) -> Option<Slot> {
         let _operation = self.operation();
         let (map, inode) = (self.shared.map()?, node.pin_arc::<Inode>()?);
         let state = inode.state.lock();
         let shown = state.cache.as_ref()?.handle();
         let is_shown = shown.identity() == object.identity();
-        let is_readable = state.meta.mode & READABLE == READABLE && !has_xattr(&state);
-        if !is_shown
-            || !is_readable
-            || state.meta.size > CONTENT_MAX
-            || state.home == MetaLocation::Orphan
-        {
+        if !is_shown || !is_shareable(&state) {
             return None;
         }
         let (number, slot) = (object.number()?, self.share(&inode, &state)?);

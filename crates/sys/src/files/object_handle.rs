@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, fstat};
 
 use crate::{limits, memfile, stat};
 
@@ -77,19 +77,24 @@ enum Kept {
     Shelved(Shelved),
 }
 
+/// How many objects this process's own descriptor table can have: half of the limit.
+pub fn descriptors() -> Result<u64, Errno> {
+    // The process changes its limit only when it starts, before it has handles.
+    static LIMIT: OnceLock<u64> = OnceLock::new();
+    let limit = match LIMIT.get() {
+        Some(limit) => *limit,
+        None => {
+            let limit = limits::nofile()?;
+            *LIMIT.get_or_init(|| limit)
+        }
+    };
+    Ok(limit / 2)
+}
+
 impl ObjectHandle {
     /// Makes a handle of the object that `fd` refers to, with a read-only description of its own ([`memfile::reopen`]).
     pub fn new(fd: OwnedFd) -> Result<Self, Errno> {
-        // The process changes its limit only when it starts, before it has handles.
-        static LIMIT: OnceLock<u64> = OnceLock::new();
-        let limit = match LIMIT.get() {
-            Some(limit) => *limit,
-            None => {
-                let limit = limits::nofile()?;
-                *LIMIT.get_or_init(|| limit)
-            }
-        };
-        Self::keep(fd, limit / 2)
+        Self::keep(fd, descriptors()?)
     }
 
     /// Descriptors from number `shelved_from` on go to a shelf.
@@ -119,6 +124,12 @@ impl ObjectHandle {
             Kept::Here(fd) => memfile::reopen(fd.as_fd(), flags),
             Kept::Shelved(shelved) => shelved.open(flags),
         }
+    }
+
+    /// The memory or disk space that the object takes, bytes.
+    pub fn allocated_bytes(&self) -> u64 {
+        let blocks = self.with(|fd| fstat(fd)).map_or(0, |stat| stat.st_blocks);
+        u64::try_from(blocks).unwrap_or(0) * 512
     }
 
     /// The number of the handle's descriptor. `None` for an object on a shelf.

@@ -10,7 +10,6 @@
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
 .set MAP_PREFIX, 4104
 .set MAP_OBJECTS, 8192
-.set OBJECTS, 16384            # entries
 .set OBJECT_SHIFT, 6           # log2 of an entry's size
 .set MAP_SLOTS, 1056768
 .set SLOT_RUN, 16
@@ -18,14 +17,15 @@
 .set SLOT_STAT, 32
 .set SLOT_STATX, 176
 .set MAP_PATHS, 9445376
-.set PATHS, 16384
 .set PATH_SHIFT, 9
+.set PATH_WAYS, 4            # entries that a path may have
 .set ENTRY_DIRS, 56
 .set DIRS_MAX, 12
 .set ENTRY_PATH, 248
 .set READABLE, 1
 .set NUMBER_SHIFT, 32          # of the descriptor in the word of READABLE
-.set SPREAD, 0x61c88647
+.set SPREAD, 0x9e3779b97f4a7c15
+.set INDEX_SHIFT, 50           # leaves the bits of an index into a table
 .set S_IFLNK, 0xa000
 .set AT_NO_AUTOMOUNT, 0x800
 .set AT_EACCESS, 0x200
@@ -59,7 +59,8 @@
 .set NAME_SHIFT, 20            # the offset of a name in the program's path, from 1
 .set NUMBER, 0xfffff
 .set FRAME_END, STAT + STAT_SIZE
-.set O_PLAIN, 0x88100          # O_NOCTTY, O_LARGEFILE, O_CLOEXEC
+.set O_PLAIN, 0xa8900          # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_NOFOLLOW, O_CLOEXEC
+.set O_NOFOLLOW, 0x20000
 .set SYS_close, 3
 
 # The cookie of the call that ends at the label, for the filter; r9 is the address of `.Lstub_slow`.
@@ -69,9 +70,10 @@
 	xor %rcx,%r9
 .endm
 
-.macro spread_into reg         # an index from rax, not yet bounded
-	imul $SPREAD,%rax,\reg
-	shr $20,\reg
+.macro spread_into reg         # an index from rax
+	movabs $SPREAD,\reg
+	imul %rax,\reg
+	shr $INDEX_SHIFT,\reg
 .endm
 
 	.section .rodata.goanna_stub, "a", @progbits
@@ -112,7 +114,6 @@ goanna_map_start:
 3:	mov ST_INO(%r11),%rax
 	add %rsi,%rax
 	spread_into %rdx
-	and $(OBJECTS - 1),%edx
 	shl $OBJECT_SHIFT,%rdx
 	lea MAP_OBJECTS(%rdi,%rdx),%rdx
 	mov (%rdx),%rcx
@@ -146,18 +147,23 @@ goanna_map_start:
 	jmp .Lstub_map_slow
 5:	sub PATH(%rsp),%rdx
 	spread_into %rcx
-	and $(PATHS - 1),%ecx
+	and $-PATH_WAYS,%ecx
 	shl $PATH_SHIFT,%rcx
 	lea MAP_PATHS(%rdi,%rcx),%rcx
-	mov (%rcx),%r10
-	test %r10,%r10
-	jz .Lstub_map_slow
-	cmp %rsi,8(%rcx)
-	jne .Lstub_map_slow
+	mov $PATH_WAYS,%r11d
+4:	mov (%rcx),%r10
 	cmp %rax,16(%rcx)
-	jne .Lstub_map_slow
+	jne 5f
+	cmp %rsi,8(%rcx)
+	jne 5f
 	cmp %rdx,24(%rcx)
-	jne .Lstub_map_slow
+	je 6f
+5:	add $(1 << PATH_SHIFT),%rcx
+	dec %r11d
+	jnz 4b
+	jmp .Lstub_map_slow
+6:	test %r10,%r10
+	jz .Lstub_map_slow
 	mov PATH(%rsp),%r11
 6:	dec %rdx
 	js 7f
@@ -464,6 +470,7 @@ goanna_map_open_started:
 	lea OPEN_PATH_END(%rsp),%rsi
 	movb $0,(%rsi)
 	mov RDX(%rsp),%rdx
+	and $~O_NOFOLLOW,%edx   # the name in /proc is a link
 	mov R10(%rsp),%r10
 	open_of_monitor goanna_map_open_shared
 goanna_map_open_shared:

@@ -2,7 +2,7 @@
 //!
 //! The memory is a sealed memfd: this process alone can write to it. It begins with the code that reads it, which also has the parts of writes
 //! ([`super::writes`]) and opens ([`super::opens`]) for which there is no space behind a library's code. Behind that are three
-//! tables, in which a key's hash gives the only entry that it can have, so a new entry may replace another one.
+//! tables, in which a key's hash gives the few entries that it can have, so a new entry may replace another one.
 //!
 //! * *Slots* have the attributes of inodes, and of some files the descriptor of this process by which they can be opened. A slot's content is valid while the
 //!   slot has the same *id*. An id is given once.
@@ -58,15 +58,18 @@ const PATH_DIRS: usize = 56;
 const PATH_BYTES: usize = 248;
 /// Entries of each table.
 const ENTRIES: usize = 16384;
-/// Slots that an inode may have.
+/// Slots that an inode may have, and entries that a path may have.
 const WAYS: usize = 4;
-const SPREAD: u64 = 0x61c8_8647;
+/// 2^64 divided by the golden ratio: neighbouring keys get distant indices.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const READABLE: u64 = 1;
 const NUMBER_SHIFT: u32 = 32;
 const _: () = assert!(PREFIX_AT == 4104 && PREFIX_AT + opens::PREFIX <= OBJECTS_AT);
 const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
 const _: () = assert!(SLOT_STATX + STATX_SIZE <= SLOT_SIZE);
 const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
+const _: () =
+    assert!(u64::BITS - ENTRIES.ilog2() == 50 && WAYS == 4 && SPREAD == 0x9e37_79b9_7f4a_7c15);
 
 /// A map of attributes. This process alone can write to it.
 #[derive(Debug)]
@@ -74,6 +77,8 @@ pub struct AttributeMap {
     file: OwnedFd,
     words: SharedWords,
     next_id: AtomicU64,
+    /// How many shared descriptors have left the map.
+    left: AtomicU64,
     /// Held while an entry is written.
     writer: std::sync::Mutex<()>,
 }
@@ -121,6 +126,7 @@ impl AttributeMap {
         let mut map = Self {
             words,
             next_id: AtomicU64::new(1),
+            left: AtomicU64::new(0),
             writer: std::sync::Mutex::default(),
             file: made,
         };
@@ -149,6 +155,11 @@ impl AttributeMap {
         self.word(CLOSED_AT).store(closed.into(), SeqCst);
     }
 
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.word(CLOSED_AT).load(Acquire) != 0
+    }
+
     /// A number that is not an id of an entry, and that no other call returns.
     pub fn new_id(&self) -> u64 {
         self.next_id.fetch_add(1, Relaxed)
@@ -171,7 +182,7 @@ impl AttributeMap {
 
     /// The slots that inode `ino` may have: a few, since all paths through a directory end with its slot.
     fn slots_of(ino: u64) -> impl Iterator<Item = usize> + Clone {
-        let first = spread(ino) / WAYS * WAYS;
+        let first = first_of_ways(ino);
         (first..first + WAYS).map(|slot| SLOTS_AT + slot * SLOT_SIZE)
     }
 
@@ -199,6 +210,7 @@ impl AttributeMap {
         let _alone = self.writer.lock();
         let id = self.new_id();
         let at = self.slot_for(ino, id);
+        let had_descriptor = self.shares_any(at);
         self.write_alone(at, id, |word| {
             word(8, if readable { READABLE } else { 0 });
             word(SLOT_RUN, 0);
@@ -210,6 +222,7 @@ impl AttributeMap {
                 word(offset, u64::from_ne_bytes(*bytes));
             }
         });
+        self.count_left(had_descriptor);
         let offset = at as u64;
         Slot { offset, id }
     }
@@ -230,6 +243,36 @@ impl AttributeMap {
         self.word(at + SLOT_RUN).store(run, Release);
     }
 
+    /// Takes the slot at `at` out of the map. The caller has the lock.
+    fn end_slot(&self, at: usize) {
+        let had_descriptor = self.shares_any(at);
+        self.word(at).store(0, SeqCst);
+        self.count_left(had_descriptor);
+    }
+
+    /// Whether the slot at `at` has a descriptor, of whatever run.
+    fn shares_any(&self, at: usize) -> bool {
+        self.word(at).load(Relaxed) != 0 && self.word(at + SLOT_RUN).load(Relaxed) != 0
+    }
+
+    /// Whether processes of some run may open the file in `slot` themselves.
+    pub fn has_descriptor(&self, slot: Slot) -> bool {
+        let Ok(at) = usize::try_from(slot.offset) else {
+            return false;
+        };
+        self.shares_any(at) && self.word(at).load(Acquire) == slot.id
+    }
+
+    /// Counts a descriptor that has left the map: afterwards, so that whoever sees the number sees the slot without it.
+    fn count_left(&self, had_descriptor: bool) {
+        self.left.fetch_add(had_descriptor.into(), Release);
+    }
+
+    /// How many descriptors have left the map since it was made. While the number stays the same, all of them are still in it.
+    pub fn descriptors_left(&self) -> u64 {
+        self.left.load(Acquire)
+    }
+
     /// Whether they may.
     pub fn shares_descriptor(&self, slot: Slot, run: u64) -> bool {
         let Ok(at) = usize::try_from(slot.offset) else {
@@ -246,7 +289,7 @@ impl AttributeMap {
             && self.word(at).load(Relaxed) == slot.id
             && self.word(at + SLOT_RUN).load(Relaxed) == run
         {
-            self.word(at).store(0, SeqCst);
+            self.end_slot(at);
         }
     }
 
@@ -254,7 +297,7 @@ impl AttributeMap {
     pub fn invalidate(&self, ino: u64) {
         let _alone = self.writer.lock();
         if let Some(at) = self.slot_with(ino) {
-            self.word(at).store(0, SeqCst);
+            self.end_slot(at);
         }
     }
 
@@ -287,6 +330,33 @@ impl AttributeMap {
         self.write(Self::object_at(space, ino), 0, |_| {});
     }
 
+    /// The key of the path in the entry at `at`: its start, its hash, and its length in bytes.
+    fn key_of_path(&self, at: usize) -> (u64, u64, u64) {
+        let word = |offset: usize| self.word(at + offset).load(Acquire);
+        (word(8), word(16), word(24))
+    }
+
+    /// Whether the entry at `at` says where a path leads.
+    fn is_valid_path(&self, at: usize) -> bool {
+        let word = |offset: usize| self.word(at + offset).load(Relaxed);
+        let is_slot = |(slot, id): (u64, u64)| {
+            usize::try_from(slot).is_ok_and(|slot| self.word(slot).load(Relaxed) == id)
+        };
+        let target = (word(40), word(48));
+        let dirs = (PATH_DIRS..).step_by(16).take(word(32) as usize);
+        word(0) != 0
+            && (target.1 == 0 || is_slot(target))
+            && dirs.map(|dir| (word(dir), word(dir + 8))).all(is_slot)
+    }
+
+    /// An entry for a path: its own one, one that is not valid, or another one. The caller has the lock.
+    fn path_for(&self, key: (u64, u64, u64), id: u64) -> usize {
+        let own = paths_at(key.1).find(|&at| self.key_of_path(at) == key);
+        let unused = own.or_else(|| paths_at(key.1).find(|&at| !self.is_valid_path(at)));
+        let mut in_turn = paths_at(key.1).cycle().skip(id as usize % WAYS);
+        unused.or_else(|| in_turn.next()).unwrap_or(PATHS_AT)
+    }
+
     /// `path` leads from `start` to `target`; `None`: to nothing (ENOENT). `start` is the id of a directory's slot, or of a run where the path begins with
     /// a slash. `dirs` are all directories in which the walk looked for a name, which every user may search. No link is on the way.
     /// Paths that are too long, or have too many directories, get no entry.
@@ -295,7 +365,10 @@ impl AttributeMap {
             return;
         }
         let hash = hash(start, path);
-        self.write(path_at(hash), self.new_id(), |word| {
+        let key = (start, hash, path.len() as u64);
+        let _alone = self.writer.lock();
+        let id = self.new_id();
+        self.write_alone(self.path_for(key, id), id, |word| {
             word(8, start);
             word(16, hash);
             word(24, path.len() as u64);
@@ -337,13 +410,15 @@ impl AttributeMap {
 
     /// Where a path leads: to a slot, or nowhere. `None` where the map does not say, or is closed.
     pub fn find(&self, start: u64, path: &[u8]) -> Option<Option<Slot>> {
-        let at = path_at(hash(start, path));
-        let word = |offset: usize| self.word(at + offset).load(Acquire);
-        let (is_closed, id) = (self.word(CLOSED_AT).load(Acquire) != 0, word(0));
-        let key = (word(8), word(16), word(24));
-        if is_closed || id == 0 || key != (start, hash(start, path), path.len() as u64) {
+        let hash = hash(start, path);
+        let key = (start, hash, path.len() as u64);
+        let (at, id) = paths_at(hash)
+            .map(|at| (at, self.word(at).load(Acquire)))
+            .find(|&(at, _)| self.key_of_path(at) == key)?;
+        if self.is_closed() || id == 0 {
             return None;
         }
+        let word = |offset: usize| self.word(at + offset).load(Acquire);
         for (bytes, offset) in path.chunks(8).zip((PATH_BYTES..).step_by(8)) {
             if !word(offset).to_ne_bytes().starts_with(bytes) {
                 return None;
@@ -374,12 +449,20 @@ impl AttributeMap {
     }
 }
 
+/// An index into a table of `ENTRIES`: the upper bits of the product, which depend on all bits of the key.
 fn spread(key: u64) -> usize {
-    (key.wrapping_mul(SPREAD) >> 20) as usize % ENTRIES
+    (key.wrapping_mul(SPREAD) >> (u64::BITS - ENTRIES.ilog2())) as usize
 }
 
-fn path_at(hash: u64) -> usize {
-    PATHS_AT + spread(hash) * PATH_SIZE
+/// The first of the `WAYS` indices that a key may have.
+fn first_of_ways(key: u64) -> usize {
+    spread(key) / WAYS * WAYS
+}
+
+/// The entries that a path may have: several, as paths that programs use in turn would displace each other.
+fn paths_at(hash: u64) -> impl Iterator<Item = usize> + Clone {
+    let first = first_of_ways(hash);
+    (first..first + WAYS).map(|entry| PATHS_AT + entry * PATH_SIZE)
 }
 
 fn hash(start: u64, path: &[u8]) -> u64 {
@@ -450,6 +533,35 @@ mod tests {
         assert_eq!((map.slot_of(700), map.read(again)), (None, None));
     }
 
+    /// The paths of a tree, with a few more than half of the entries, and names that are alike.
+    #[test]
+    fn most_paths_of_a_tree_are_there_at_once() {
+        let map = AttributeMap::new().unwrap();
+        map.set_closed(false);
+        let dir = map.put(1, &stat(1 << 32), true);
+        let target = map.put(2, &stat(2 << 32), true);
+        let paths = || (0..9000).map(|n| format!("d{:02}/f{:02}.c", n / 100, n % 100));
+        for path in paths() {
+            map.put_path(dir.id(), path.as_bytes(), &[dir], Some(target));
+        }
+        let found = paths().filter(|path| {
+            let found = map.find(dir.id(), path.as_bytes());
+            assert!(found.is_none() || found == Some(Some(target)), "{path}");
+            found.is_some()
+        });
+        let found = found.count();
+        assert!(found > 8500, "{found}");
+        // Paths that are not valid are replaced first, and those that are there already keep their entries.
+        map.invalidate(1);
+        let dir = map.put(1, &stat(1 << 32), true);
+        for path in paths().chain(paths()) {
+            map.put_path(dir.id(), path.as_bytes(), &[dir], Some(target));
+        }
+        let found = paths().filter(|path| map.find(dir.id(), path.as_bytes()).is_some());
+        let found = found.count();
+        assert!(found > 8500, "{found}");
+    }
+
     #[test]
     fn a_path_is_invalid_as_soon_as_something_on_its_way_changes() {
         let map = AttributeMap::new().unwrap();
@@ -495,10 +607,13 @@ mod tests {
         map.share_descriptor(slot, run, (17, 99));
         assert!(!map.shares_descriptor(again, run), "by a former id");
         map.share_descriptor(again, run, (17, 99));
+        assert_eq!(map.descriptors_left(), 1);
         map.withdraw(slot, run);
         map.withdraw(again, other);
         assert!(map.shares_descriptor(again, run));
+        assert_eq!(map.descriptors_left(), 1);
         map.withdraw(again, run);
+        assert_eq!(map.descriptors_left(), 2);
         assert!(!map.shares_descriptor(again, run));
         assert_eq!(map.read(again), None);
     }

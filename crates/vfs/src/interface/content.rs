@@ -87,6 +87,15 @@ pub trait CachedContent: Send + Sync {
 /// How much a file may grow by writes under one grant, bytes ([`SharedAttributes::grant_writes`]).
 pub const GRANTED_GROWTH: u64 = 256 << 10;
 
+/// A file that a program is likely to open soon.
+#[derive(Debug)]
+pub struct NextFile {
+    /// The path by which it opens it.
+    pub path: Vec<u8>,
+    /// The file.
+    pub node: Node,
+}
+
 /// A back end that keeps the attributes of files in a map, which programs read themselves (docs/decisions/0098).
 ///
 /// The back end takes attributes out of the map before a read of the file system, or of a cache object, can see another state, and closes the map
@@ -105,6 +114,16 @@ pub trait SharedAttributes: Send + Sync {
     /// A program asks for `path`, as in [`SharedAttributes::share_path`], for the first time. If it asks for the entries of a directory one after the other, the
     /// next ones are put into the map. Returns whether there were such.
     fn share_following(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) -> bool;
+
+    /// A program opens `path`, as in [`SharedAttributes::share_path`]. If it opens the files of a directory one after the other, the paths of the next ones whose content is
+    /// shared are put into the map, and those whose content can be shared are returned. `None` if there are no next ones.
+    fn following_files(
+        &self,
+        run: Option<u64>,
+        path: &[u8],
+        from: &Node,
+        rest: &[u8],
+    ) -> Option<Vec<NextFile>>;
 
     /// Lets the processes of `run` open `node` for reading by the descriptor of `object`, its cache object, if every user may read the file. The caller has a claim
     /// to the object until it has withdrawn that. `None` if the file cannot be in the map.

@@ -169,7 +169,11 @@ impl Request {
 
     /// Whether it is an open for reading that processes can perform themselves (`map.S`).
     fn is_plain(&self) -> bool {
-        const PLAIN: i32 = libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_LARGEFILE;
+        const PLAIN: i32 = libc::O_CLOEXEC
+            | libc::O_NOCTTY
+            | libc::O_LARGEFILE
+            | libc::O_NONBLOCK
+            | libc::O_NOFOLLOW;
         self.flags & !PLAIN == 0 && self.resolve == 0
     }
 

@@ -10,32 +10,59 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use goanna_sys::object_handle::{Claim, ObjectHandle};
+use goanna_sys::object_handle::{self, Claim, ObjectHandle};
 use goanna_sys::stub::map::Slot;
 use parking_lot::Mutex;
 
 use crate::inprocess::run_map::RunMap;
 use crate::shadow::Identity;
 
-/// Most files that are shared. Each takes a descriptor.
-const FILES_MAX: usize = 1024;
+/// Most files that are shared: the map has no more slots. Where the process has fewer descriptors for objects, seven eighths of them.
+const FILES_MAX: u64 = 16384;
+/// Most memory that their contents take, bytes.
+const BYTES_MAX: u64 = 256 << 20;
 /// The time for which the claim to an object is kept that is not shared any more: longer than a process takes from reading the number to the open, however
 /// busy the CPUs are.
 const KEPT_FOR: Duration = Duration::from_secs(1);
 
 /// The shared files of a run.
-#[derive(Debug, Default)]
-pub(in crate::inprocess) struct SharedFiles(Mutex<State>);
+#[derive(Debug)]
+pub(in crate::inprocess) struct SharedFiles {
+    state: Mutex<State>,
+    files_max: usize,
+}
 
 #[derive(Debug, Default)]
 struct State {
-    files: HashMap<Identity, (Slot, Claim)>,
-    /// Their objects, the first shared first.
-    order: VecDeque<Identity>,
+    files: HashMap<Identity, SharedFile>,
+    /// Bytes of their contents.
+    bytes: u64,
+    /// Their objects, in any order.
+    objects: Vec<Identity>,
+    /// How many descriptors had left the map at the last sweep.
+    left: u64,
     /// The objects that are being shared: their numbers may be in the map.
     being_shared: Vec<Identity>,
     /// The claims that are kept, each with the time that it is kept until.
     ended: VecDeque<(Instant, Claim)>,
+}
+
+#[derive(Debug)]
+struct SharedFile {
+    slot: Slot,
+    claim: Claim,
+    /// Memory that the object takes.
+    bytes: u64,
+}
+
+impl Default for SharedFiles {
+    fn default() -> Self {
+        let of_objects = object_handle::descriptors().unwrap_or(0);
+        Self {
+            state: Mutex::default(),
+            files_max: FILES_MAX.min(of_objects / 8 * 7) as usize,
+        }
+    }
 }
 
 impl SharedFiles {
@@ -50,15 +77,16 @@ impl SharedFiles {
         let claim = Claim::shared(handle);
         let identity = handle.identity();
         {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             let known = state.files.get(&identity);
-            if known.is_some_and(|(slot, _)| map.map().shares_descriptor(*slot, map.run())) {
+            if known.is_some_and(|file| map.map().shares_descriptor(file.slot, map.run())) {
                 return;
             }
             state.being_shared.push(identity);
         }
         let slot = share();
-        let mut state = self.0.lock();
+        let bytes = handle.allocated_bytes();
+        let mut state = self.state.lock();
         if let Some(at) = state
             .being_shared
             .iter()
@@ -67,24 +95,32 @@ impl SharedFiles {
             state.being_shared.swap_remove(at);
         }
         let Some(slot) = slot else { return };
-        if !may_be_shared() {
+        // What leaves the map from now on is found by a sweep.
+        let is_shared = map.map().shares_descriptor(slot, map.run());
+        if !is_shared || !may_be_shared() {
             map.map().withdraw(slot, map.run());
             state.keep(claim);
             return;
         }
         // Another thread may have shared the file anew since.
         let known = state.files.get(&identity);
-        if known.is_some_and(|(known, _)| known.id() > slot.id()) {
+        if known.is_some_and(|known| known.slot.id() > slot.id()) {
             return;
         }
-        let before = state.files.insert(identity, (slot, claim));
-        if before.is_none() {
-            state.order.push_back(identity);
+        state.bytes += bytes;
+        let file = SharedFile { slot, claim, bytes };
+        let before = state.files.insert(identity, file);
+        match &before {
+            Some(before) => state.bytes -= before.bytes,
+            None => state.objects.push(identity),
         }
-        if state.files.len() > FILES_MAX
-            && let Some(oldest) = state.order.pop_front()
+        // Nobody knows which files are still opened. Programs open many files in the same order again: then the oldest one is the one that is needed next.
+        while (state.files.len() > self.files_max || state.bytes > BYTES_MAX)
+            && !state.objects.is_empty()
         {
-            state.end(map, oldest);
+            let any = fastrand::usize(..state.objects.len());
+            let object = state.objects.swap_remove(any);
+            state.end(map, object);
         }
         drop(state);
         drop(before);
@@ -92,7 +128,7 @@ impl SharedFiles {
 
     /// Whether a process may be about to open one of these objects.
     pub fn has_any(&self, objects: &[Identity]) -> bool {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let ended = state.ended.iter().map(|(_, claim)| claim.handle());
         let mut ended = ended.map(|handle| handle.identity());
         let is_shared =
@@ -102,15 +138,13 @@ impl SharedFiles {
 
     /// Ends the claims to files that have left the map.
     pub fn sweep(&self, map: &RunMap) {
-        let mut state = self.0.lock();
-        let is_shared = |(slot, _): &(Slot, Claim)| map.map().shares_descriptor(*slot, map.run());
-        let left = state.files.iter().filter(|(_, file)| !is_shared(file));
-        let left: Vec<Identity> = left.map(|(identity, _)| *identity).collect();
-        for identity in left {
-            state.end(map, identity);
+        let mut state = self.state.lock();
+        // Before the slots are looked at: what leaves the map meanwhile is found by the next sweep.
+        let left = map.map().descriptors_left();
+        if state.left != left {
+            state.left = left;
+            state.end_those_that_left(map);
         }
-        let State { files, order, .. } = &mut *state;
-        order.retain(|identity| files.contains_key(identity));
         let now = Instant::now();
         let over = state.ended.partition_point(|(until, _)| *until <= now);
         let over: Vec<_> = state.ended.drain(..over).collect();
@@ -120,22 +154,34 @@ impl SharedFiles {
 
     /// From now on processes open no files themselves, except for a thread that is about to do so.
     pub fn end_all(&self, map: &RunMap) {
-        let mut state = self.0.lock();
-        for identity in std::mem::take(&mut state.order) {
+        let mut state = self.state.lock();
+        for identity in std::mem::take(&mut state.objects) {
             state.end(map, identity);
         }
     }
 
     /// The processes of the run have ended.
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.0.lock());
+        let all = std::mem::take(&mut *self.state.lock());
         drop(all);
     }
 }
 
 impl State {
+    fn end_those_that_left(&mut self, map: &RunMap) {
+        let is_shared = |file: &SharedFile| map.map().shares_descriptor(file.slot, map.run());
+        let left = self.files.iter().filter(|(_, file)| !is_shared(file));
+        let left: Vec<Identity> = left.map(|(identity, _)| *identity).collect();
+        for identity in left {
+            self.end(map, identity);
+        }
+        let Self { files, objects, .. } = self;
+        objects.retain(|object| files.contains_key(object));
+    }
+
     fn end(&mut self, map: &RunMap, identity: Identity) {
-        if let Some((slot, claim)) = self.files.remove(&identity) {
+        if let Some(SharedFile { slot, claim, bytes }) = self.files.remove(&identity) {
+            self.bytes -= bytes;
             map.map().withdraw(slot, map.run());
             self.keep(claim);
         }
