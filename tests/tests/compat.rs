@@ -128,6 +128,7 @@ in_every_place! {
     process_static => |place| check(&place, "process", true);
     descendants => |place| check(&place, "descend", false);
     exec_name => |place| check(&place, "execname", false);
+    elf_interpreters => |place| check(&place, "interp", false);
     fifos => |place| check(&place, "fifos", false);
     fifo_interrupted => |place| check(&place, "interrupt", false);
     calls_restarted => |place| check(&place, "restarted", false);
