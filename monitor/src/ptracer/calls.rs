@@ -533,13 +533,24 @@ fn may_enter(call: &Call<'_>, place: &Place) -> Result<()> {
 
 fn execute(call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
     call.monitor.installs.settle_all();
+    let (programs, tid) = (&call.monitor.programs, call.task.tid);
     Ok(match exec.plan(call)? {
-        Plan::PassOn => Next::Run,
-        Plan::Instead { program, argv } => Next::Instead(Rewrite::Execve {
+        Plan::PassOn => {
+            programs.executes_unchanged(tid);
+            Next::Run
+        }
+        Plan::Instead {
             program,
             argv,
-            old_argv: exec.argv,
-            envp,
-        }),
+            shown,
+        } => {
+            programs.executes(tid, &program, &shown);
+            Next::Instead(Rewrite::Execve {
+                program,
+                argv,
+                old_argv: exec.argv,
+                envp,
+            })
+        }
     })
 }

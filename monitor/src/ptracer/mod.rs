@@ -283,6 +283,7 @@ impl Supervisor {
                 self.filtered.insert(tid);
             }
         }
+        self.monitor.programs.executed(tid, former);
         self.monitor.in_process.executed(tid, former);
         self.monitor.participants.rename(former, tid);
         if self.monitor.in_process.counts() {

@@ -6,7 +6,7 @@
 //!   d/N                 backing directory of a virtual directory
 //!   s/RANDOM            backing object of a virtual fifo, socket or device
 //!   w/N                 mirror of a watched file or directory (0700)
-//!   x/RANDOM/NAME       host copy of a program that is executed from a mount
+//!   x/RANDOM/NAME       host copy of a program that is executed from a mount, or a link to the host file of one
 //! ```
 //!
 //! Every user may create files in the parent of this directory, so nothing found there is trusted: objects of another owner are

@@ -1,14 +1,15 @@
 //! Host copies of programs ([ADR 0002](../../../../docs/decisions/0002-exec-from-a-host-copy.md)).
 
-use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use goanna_vfs::{Caller, Place, PlaceKey, Result, Stamp};
+use goanna_sys::{procfs, tracee};
+use goanna_vfs::{Caller, Errno, PATH_MAX, Place, PlaceKey, Result, Stamp};
 use parking_lot::Mutex;
 
 use super::interpreter::Interpreter;
@@ -26,11 +27,35 @@ struct HostCopy {
     interpreter: Option<PathBuf>,
 }
 
+/// The path of a program that a thread executes.
+#[derive(Debug)]
+struct Executed {
+    /// As the kernel gets it.
+    by_kernel: Vec<u8>,
+    /// As the program is to see it: not longer.
+    shown: Vec<u8>,
+}
+
+/// Most names of host files that are kept.
+const NAMES_MAX: usize = 4096;
+
+/// Symbolic links to host files, for other names than their own.
+#[derive(Debug, Default)]
+struct Names {
+    /// By the file and the name of the link.
+    links: HashMap<(PathBuf, OsString), PathBuf>,
+    /// The first made first.
+    order: VecDeque<(PathBuf, OsString)>,
+}
+
 /// Host copies of programs, and the virtual files of the programs that run.
 #[derive(Debug, Default)]
 pub struct Programs {
     copies: Mutex<HashMap<PlaceKey, HostCopy>>,
     behind: Mutex<HashMap<Identity, Place>>,
+    names: Mutex<Names>,
+    /// By thread, from the call to its success, or to the thread's next call.
+    executing: Mutex<HashMap<i32, Executed>>,
 }
 
 impl Programs {
@@ -72,7 +97,6 @@ impl Programs {
         let mut copies = self.copies.lock();
         if let Some(copy) = copies.get(&place.key())
             && copy.version == version
-            && copy.path.file_name() == Some(name)
             && copy.interpreter.as_ref() == interpreter.as_ref().map(|(_, path)| path)
         {
             return Ok(copy.path.clone());
@@ -97,12 +121,97 @@ impl Programs {
         Ok(path)
     }
 
+    /// A path of `file` that ends with `name`: its own one, or that of a link. If none can be made, its own one all the same.
+    pub(super) fn called(
+        &self,
+        rundir: &RunDir,
+        caller: &Caller,
+        file: PathBuf,
+        name: &OsStr,
+    ) -> PathBuf {
+        if file.file_name() == Some(name) {
+            return file;
+        }
+        // Another user may be the first one who comes this way.
+        let Ok(()) = rundir.allow_traversal(caller.uid) else {
+            return file;
+        };
+        let key = (file, name.to_owned());
+        let mut names = self.names.lock();
+        if let Some(link) = names.links.get(&key) {
+            return link.clone();
+        }
+        let Ok(link) = make_link(rundir, &key.0, name) else {
+            return key.0;
+        };
+        names.order.push_back(key.clone());
+        names.links.insert(key, link.clone());
+        // Thousands of calls ago: no thread is about to execute a file by it.
+        if names.links.len() > NAMES_MAX
+            && let Some(oldest) = names.order.pop_front()
+            && let Some(link) = names.links.remove(&oldest)
+        {
+            remove_link(&link);
+        }
+        link
+    }
+
+    /// Thread `tid` is about to execute a program, or to try: the kernel gets the path `by_kernel` in the place of `shown`.
+    pub fn executes(&self, tid: i32, by_kernel: &[u8], shown: &[u8]) {
+        let (by_kernel, shown) = (by_kernel.to_vec(), shown.to_vec());
+        self.executing
+            .lock()
+            .insert(tid, Executed { by_kernel, shown });
+    }
+
+    /// Thread `tid` executes a program by the path that it gives.
+    pub fn executes_unchanged(&self, tid: i32) {
+        self.executing.lock().remove(&tid);
+    }
+
+    /// Thread `former` has executed a program, and is `tid` now; it is stopped. The program sees the path that was executed (AT_EXECFN).
+    pub fn executed(&self, tid: i32, former: i32) {
+        let Some(executed) = self.executing.lock().remove(&former) else {
+            return;
+        };
+        // The kernel has put the path on the stack. What cannot be replaced is the path of the host file.
+        let _ = executed.show(tid);
+    }
+
     fn remember(&self, path: &Path, place: &Place) -> Result<()> {
         let meta = fs::metadata(path).map_err(errno)?;
         self.behind
             .lock()
             .insert((meta.dev(), meta.ino()), place.clone());
         Ok(())
+    }
+}
+
+impl Executed {
+    fn show(&self, tid: i32) -> Result<(), Errno> {
+        let address = procfs::auxiliary_value(tid, libc::AT_EXECFN)?.ok_or(Errno::ENOENT)?;
+        let there = tracee::read_cstr(tid, address, PATH_MAX)?;
+        if there != self.by_kernel || self.shown.len() > there.len() {
+            return Err(Errno::EINVAL);
+        }
+        tracee::write_all(tid, address, &[&self.shown, &b"\0"[..]].concat())
+    }
+}
+
+/// Makes a symbolic link to `file` by the name `name`.
+fn make_link(rundir: &RunDir, file: &Path, name: &OsStr) -> io::Result<PathBuf> {
+    let dir = rundir.unguessable("x")?;
+    make_search_only_dir(&dir)?;
+    let link = dir.join(name);
+    symlink(file, &link)?;
+    Ok(link)
+}
+
+/// Removes such a link.
+fn remove_link(link: &Path) {
+    let _ = fs::remove_file(link);
+    if let Some(dir) = link.parent() {
+        let _ = fs::remove_dir(dir);
     }
 }
 

@@ -35,6 +35,8 @@ pub enum Plan {
         program: Vec<u8>,
         /// New arguments, where they change.
         argv: Option<Vec<Arg>>,
+        /// The path that the caller has executed.
+        shown: Vec<u8>,
     },
 }
 
@@ -71,7 +73,8 @@ impl Exec {
             return Err(Errno::EINVAL.into());
         }
         let mut at = self.resolve(call)?;
-        let mut name = self.script_name();
+        let shown = self.filename();
+        let mut name = shown.clone();
         let mut prefix: Vec<Vec<u8>> = Vec::new();
         // Whether the kernel would find the same program for the unchanged call.
         let mut native = true;
@@ -86,14 +89,23 @@ impl Exec {
                 if native && interpreter.is_none() {
                     return Ok(Plan::PassOn);
                 }
-                let program = host_file(call, at.at, &name, interpreter)?;
-                let program = program.into_os_string().into_vec();
+                let called = if self.path.is_empty() {
+                    at.at.path(&*call.caller()?)?.0
+                } else {
+                    shown.clone()
+                };
+                let file = host_file(call, at.at, &called, interpreter)?;
+                let program = called_as(call, file, base(&called), shown.len())?;
                 let argv = if prefix.is_empty() {
                     None
                 } else {
                     Some(self.new_argv(call, prefix)?)
                 };
-                return Ok(Plan::Instead { program, argv });
+                return Ok(Plan::Instead {
+                    program,
+                    argv,
+                    shown,
+                });
             };
             // Each interpreter is put before the arguments so far.
             if prefix.is_empty() {
@@ -135,8 +147,8 @@ impl Exec {
         }
     }
 
-    /// The name that is passed to a script's interpreter, composed as in the kernel for execveat.
-    fn script_name(&self) -> Vec<u8> {
+    /// The path as the program sees it (AT_EXECFN), and as it is passed to a script's interpreter, composed as in the kernel for execveat.
+    fn filename(&self) -> Vec<u8> {
         if self.dirfd == libc::AT_FDCWD || self.path.first() == Some(&b'/') {
             return self.path.clone();
         }
@@ -165,11 +177,29 @@ impl Exec {
     }
 }
 
-/// The host file to execute for the program at `at`, which has been called by `name`: a copy, if its interpreter is to be this host file.
+/// The last component of a path.
+fn base(path: &[u8]) -> &OsStr {
+    let mut names = path.rsplit(|&b| b == b'/');
+    let name = names.find(|part| !part.is_empty());
+    OsStr::from_bytes(name.unwrap_or(b"program"))
+}
+
+/// A path of a host file by which the kernel calls the process `name` (comm). It has at least `len` bytes, so that [`Programs::executed`] can replace it.
+fn called_as(call: &Call<'_>, file: PathBuf, name: &OsStr, len: usize) -> Result<Vec<u8>> {
+    let (programs, rundir) = (&call.monitor.programs, call.monitor.shadows.rundir());
+    let path = programs.called(rundir, &*call.caller()?, file, name);
+    let mut path = path.into_os_string().into_vec();
+    let name_at = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
+    let missing = len.saturating_sub(path.len());
+    path.splice(name_at..name_at, std::iter::repeat_n(b'/', missing));
+    Ok(path)
+}
+
+/// The host file to execute for the program at `at`, which has been called by `path`: a copy, if its interpreter is to be this host file.
 fn host_file(
     call: &Call<'_>,
     at: Pos,
-    name: &[u8],
+    path: &[u8],
     interpreter: Option<(Interpreter, PathBuf)>,
 ) -> Result<PathBuf> {
     let place = match at {
@@ -178,16 +208,12 @@ fn host_file(
         }
         at => call.place(at)?,
     };
-    let base = name
-        .rsplit(|&b| b == b'/')
-        .find(|part| !part.is_empty())
-        .unwrap_or(b"program");
     let monitor = call.monitor;
     monitor.programs.host_file(
         monitor.shadows.rundir(),
         &*call.caller()?,
         &place,
-        OsStr::from_bytes(base),
+        base(path),
         interpreter,
     )
 }

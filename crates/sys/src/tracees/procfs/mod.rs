@@ -338,6 +338,14 @@ pub fn has_ended(tid: i32) -> bool {
     state.is_none_or(|state| matches!(state, b'Z' | b'X'))
 }
 
+/// A value of the auxiliary vector that the kernel gave the program (getauxval(3)).
+pub fn auxiliary_value(tid: i32, key: u64) -> Result<Option<u64>, Errno> {
+    let vector = fs::read(format!("/proc/{tid}/auxv")).map_err(gone)?;
+    let entries = vector.as_chunks::<8>().0.as_chunks::<2>().0.iter();
+    let mut entries = entries.map(|entry| entry.map(u64::from_ne_bytes));
+    Ok(entries.find(|[own, _]| *own == key).map(|[_, value]| value))
+}
+
 /// More bytes than any vDSO has.
 const VDSO_MAX: u64 = 1 << 20;
 
