@@ -4,7 +4,7 @@
 //! A stop comes as a [`Stopped`]. The code that handles the stop either continues the thread, which consumes the value, or keeps the
 //! value in the state that records why the thread waits.
 //!
-//! The directory has one file for each reason why a thread stops or must stay stopped. They are not grouped further: this file calls
+//! The directory has one module for each reason why a thread stops or must stay stopped. This file calls
 //! all of them, and none calls this one but by methods of [`Supervisor`].
 
 mod calls;
