@@ -97,6 +97,7 @@ const REOPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_DIRECTORY
     | libc::O_APPEND
     | libc::O_NONBLOCK
+    | libc::O_ASYNC
     | libc::O_SYNC
     | libc::O_DSYNC
     | libc::O_DIRECT

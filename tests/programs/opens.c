@@ -9,7 +9,7 @@ static int lowest;
 /* Flags that a program sees; some file systems show how a path was looked up. */
 static int status(int fd)
 {
-	return fcntl(fd, F_GETFL) & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC);
+	return fcntl(fd, F_GETFL) & (O_ACCMODE | O_APPEND | O_NONBLOCK | O_SYNC | O_DIRECT | O_ASYNC | O_NOATIME);
 }
 
 static void in_a_row(int line, const char *name, const char *path, int flags, mode_t mode)
@@ -42,6 +42,9 @@ static void kinds(void)
 	ROWS("f", O_RDWR | O_APPEND | O_CLOEXEC);
 	ROWS("f", O_WRONLY | O_CREAT);
 	ROWS("f", O_RDWR | O_SYNC);
+	ROWS("f", O_RDONLY | O_DIRECT);
+	ROWS("f", O_RDWR | O_CREAT | O_DIRECT);
+	ROWS("f", O_RDWR | O_ASYNC);
 	ROWS(".", O_RDONLY);
 	ROWS("..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	ROWS(".", O_RDWR | O_TMPFILE);

@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::{memfile, stat};
@@ -24,6 +24,7 @@ pub(crate) const PIECE: u64 = 1 << 20;
 const KEPT_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_NONBLOCK
+    | libc::O_ASYNC
     | libc::O_SYNC
     | libc::O_DSYNC
     | libc::O_NOATIME;
@@ -96,10 +97,19 @@ impl CacheObject {
     /// A new open file description for a program that opened the file with `flags`.
     pub fn open(&self, flags: i32) -> Opened {
         Opened {
-            description: Description::of_object(&self.handle, flags & KEPT_FLAGS),
+            description: Description::of_object(&self.handle, flags & self.kept_flags()),
             native: Native::Reads {
                 handle: Arc::clone(&self.handle),
             },
+        }
+    }
+
+    /// Memory takes O_DIRECT without effect where the kernel lets it (Linux 6.6). A host file would ask for an alignment.
+    fn kept_flags(&self) -> i32 {
+        if !self.on_disk && memory_takes_direct() {
+            KEPT_FLAGS | libc::O_DIRECT
+        } else {
+            KEPT_FLAGS
         }
     }
 
@@ -215,6 +225,17 @@ fn marked(file: OwnedFd) -> OwnedFd {
         Mode::S_IRWXU | Mode::S_IRWXG | Mode::S_IRWXO | Mode::S_ISVTX,
     );
     file
+}
+
+/// Whether memfds can be opened with O_DIRECT here.
+fn memory_takes_direct() -> bool {
+    static TAKES: OnceLock<bool> = OnceLock::new();
+    *TAKES.get_or_init(|| {
+        let made = memfile::create(c"direct");
+        made.is_ok_and(|file| {
+            memfile::reopen(file.as_fd(), libc::O_RDONLY | libc::O_DIRECT).is_ok()
+        })
+    })
 }
 
 /// Creates a memfd as [`memfile::create`] does, but one that can be sealed.

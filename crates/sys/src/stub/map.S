@@ -300,7 +300,7 @@ goanna_map_start:
 	mov $F_GETFL,%esi
 	mov $SYS_fcntl,%eax
 	syscall
-	test $(O_DSYNC | O_DIRECT | O_PATH),%eax
+	test $(O_DSYNC | O_PATH),%eax
 	jnz .Lstub_map_slow
 	test $O_ACCMODE,%eax
 	jz .Lstub_map_slow
