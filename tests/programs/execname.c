@@ -53,6 +53,11 @@ static void steps(void)
 	dir = MUST(fcntl(MUST(open("bin", O_RDONLY | O_DIRECTORY)), F_DUPFD, 50));
 	file = MUST(fcntl(MUST(open("bin/tool", O_RDONLY)), F_DUPFD, 60));
 	RUN_AT("directory", dir, "tool", 0);
+	memset(path, 0, sizeof path);
+	while (strlen(path) < 4000)
+		strcat(path, "./");
+	strcat(path, "tool");
+	RUN_AT("long path from a directory", dir, path, 0);
 	RUN_AT("descriptor", file, "", AT_EMPTY_PATH);
 	file = MUST(fcntl(MUST(open("script", O_RDONLY)), F_DUPFD, 70));
 	RUN_AT("script by descriptor", file, "", AT_EMPTY_PATH);

@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <link.h>
 #include <sys/auxv.h>
+#include <sys/prctl.h>
 
 static const char loader[] = "/lib64/ld-linux-x86-64.so.2";
 
@@ -19,14 +20,15 @@ static int has_loader(struct dl_phdr_info *info, size_t size, void *data)
 
 static int helper(int argc, char **argv)
 {
-	char link[PATH_MAX] = "", name[PATH_MAX] = "";
+	char link[PATH_MAX] = "", name[PATH_MAX] = "", comm[32] = "";
 
 	host_path = getenv("HOSTDIR");
 	top_path = getenv("TOPDIR");
 	if (readlink("/proc/self/exe", link, sizeof link - 1) < 0)
 		return 1;
+	prctl(PR_GET_NAME, comm);
 	dl_iterate_phdr(has_loader, name);
-	note("%s: from %s by %s, argument %s, at a loader: %d", argv[argc - 1], shown(link), shown(name), argv[0], getauxval(AT_BASE) != 0);
+	note("%s: %s from %s by %s, argument %s, at a loader: %d", argv[argc - 1], comm, shown(link), shown(name), argv[0], getauxval(AT_BASE) != 0);
 	return 0;
 }
 
@@ -95,6 +97,10 @@ static void steps(void)
 	snprintf(host, sizeof host, "%s/prog", host_path);
 	copy_with(host, in_place("ld.so"));
 	RUN("from the host", host, "prog", "-x", "from the host");
+	fd = MUST(fcntl(MUST(open(host, O_RDONLY | O_CLOEXEC)), F_DUPFD_CLOEXEC, 50));
+	CHILD("by descriptor", execveat(fd, "", (char *[]){"prog", "-x", "by descriptor", NULL}, environ, AT_EMPTY_PATH);
+	      note("%d by descriptor: %s", __LINE__, strerrorname_np(errno)));
+	close(fd);
 	copy_with("usual", loader);
 	RUN("usual", "./usual", "usual", "-x", "usual");
 	copy_with("relative", "ld.so");

@@ -536,7 +536,7 @@ fn execute(call: &Call<'_>, exec: &Exec, envp: u64) -> Result<Next> {
     let (programs, tid) = (&call.monitor.programs, call.task.tid);
     Ok(match exec.plan(call)? {
         Plan::PassOn => {
-            programs.executes_unchanged(tid);
+            programs.forget(tid);
             Next::Run
         }
         Plan::Instead {

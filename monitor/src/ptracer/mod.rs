@@ -373,6 +373,7 @@ impl Supervisor {
         }
         self.monitor.participants.left(tid);
         self.monitor.in_process.ended(tid);
+        self.monitor.programs.forget(tid);
         self.release_orphans(0);
     }
 

@@ -164,8 +164,8 @@ impl Programs {
             .insert(tid, Executed { by_kernel, shown });
     }
 
-    /// Thread `tid` executes a program by the path that it gives.
-    pub fn executes_unchanged(&self, tid: i32) {
+    /// Thread `tid` executes a program by the path that it gives, or has ended.
+    pub fn forget(&self, tid: i32) {
         self.executing.lock().remove(&tid);
     }
 

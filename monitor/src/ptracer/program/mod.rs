@@ -15,9 +15,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, FileKind, FsError, Place, Result, ops};
+use goanna_vfs::{Errno, FileKind, FsError, PATH_MAX, Place, Result, ops};
 
 use crate::call::{Call, Resolved};
+use crate::errno::errno;
 pub use copies::Programs;
 use interpreter::Interpreter;
 use shebang::Shebang;
@@ -89,6 +90,7 @@ impl Exec {
                 if native && interpreter.is_none() {
                     return Ok(Plan::PassOn);
                 }
+                at.at = canonical(at.at)?;
                 let called = if self.path.is_empty() {
                     at.at.path(&*call.caller()?)?.0
                 } else {
@@ -184,13 +186,24 @@ fn base(path: &[u8]) -> &OsStr {
     OsStr::from_bytes(name.unwrap_or(b"program"))
 }
 
+/// The position of a host file by its own path, and not by that of a descriptor.
+fn canonical(at: Pos) -> Result<Pos> {
+    match at {
+        Pos::Host(path) if path.starts_with(b"/proc/") => {
+            let path = fs::canonicalize(OsStr::from_bytes(&path)).map_err(errno)?;
+            Ok(Pos::Host(path.into_os_string().into_vec()))
+        }
+        at => Ok(at),
+    }
+}
+
 /// A path of a host file by which the kernel calls the process `name` (comm). It has at least `len` bytes, so that [`Programs::executed`] can replace it.
 fn called_as(call: &Call<'_>, file: PathBuf, name: &OsStr, len: usize) -> Result<Vec<u8>> {
     let (programs, rundir) = (&call.monitor.programs, call.monitor.shadows.rundir());
     let path = programs.called(rundir, &*call.caller()?, file, name);
     let mut path = path.into_os_string().into_vec();
     let name_at = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
-    let missing = len.saturating_sub(path.len());
+    let missing = len.min(PATH_MAX - 1).saturating_sub(path.len());
     path.splice(name_at..name_at, std::iter::repeat_n(b'/', missing));
     Ok(path)
 }
