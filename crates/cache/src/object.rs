@@ -14,7 +14,7 @@ use goanna_vfs::{Description, Errno, Native, Opened};
 use crate::Result;
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::stat::{Mode, fchmod, fstat};
+use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Whence, lseek};
 
 /// Bytes copied at once.
@@ -97,7 +97,7 @@ impl CacheObject {
     /// A new open file description for a program that opened the file with `flags`.
     pub fn open(&self, flags: i32) -> Opened {
         Opened {
-            description: Description::of_object(&self.handle, flags & self.kept_flags()),
+            description: Description::of_object(&self.handle, self.kept_flags(flags)),
             native: Native::Reads {
                 handle: Arc::clone(&self.handle),
             },
@@ -105,11 +105,12 @@ impl CacheObject {
     }
 
     /// Memory takes O_DIRECT without effect where the kernel lets it (Linux 6.6). A host file would ask for an alignment.
-    fn kept_flags(&self) -> i32 {
-        if !self.on_disk && memory_takes_direct() {
-            KEPT_FLAGS | libc::O_DIRECT
+    fn kept_flags(&self, flags: i32) -> i32 {
+        let direct = flags & libc::O_DIRECT;
+        if direct != 0 && !self.on_disk && memory_takes_direct() {
+            flags & KEPT_FLAGS | direct
         } else {
-            KEPT_FLAGS
+            flags & KEPT_FLAGS
         }
     }
 
@@ -126,8 +127,7 @@ impl CacheObject {
 
     /// Allocated units of 512 bytes.
     pub fn blocks(&self) -> Option<u64> {
-        let stat = self.handle.with(|fd| fstat(fd)).ok()?;
-        u64::try_from(stat.st_blocks).ok()
+        self.handle.blocks()
     }
 
     /// Fills `buf` from `offset`. The result is short only at the end of the object.

@@ -54,15 +54,18 @@ fn bytes<const N: usize>(data: &[u8], at: u64) -> Option<[u8; N]> {
     data.get(at..)?.first_chunk::<N>().copied()
 }
 
-fn u16_at(data: &[u8], at: u64) -> Option<u16> {
+/// The number at an offset, if the data reach that far.
+pub fn u16_at(data: &[u8], at: u64) -> Option<u16> {
     bytes(data, at).map(u16::from_le_bytes)
 }
 
-fn u32_at(data: &[u8], at: u64) -> Option<u32> {
+/// The number at an offset, if the data reach that far.
+pub fn u32_at(data: &[u8], at: u64) -> Option<u32> {
     bytes(data, at).map(u32::from_le_bytes)
 }
 
-fn u64_at(data: &[u8], at: u64) -> Option<u64> {
+/// The number at an offset, if the data reach that far.
+pub fn u64_at(data: &[u8], at: u64) -> Option<u64> {
     bytes(data, at).map(u64::from_le_bytes)
 }
 

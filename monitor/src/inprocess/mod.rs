@@ -18,7 +18,7 @@
 
 mod area;
 pub mod calls;
-mod elf;
+pub mod elf;
 mod leave;
 mod libraries;
 mod mount_points;

@@ -113,7 +113,11 @@ fn has_xattr(state: &State) -> bool {
 }
 
 /// The directory of a path, and the entries of it to read ahead.
-struct Following {
+struct Following<'p> {
+    /// Where the map has the paths begin.
+    start: u64,
+    /// What comes before the name in each path.
+    before: &'p [u8],
     /// All directories in which a walk to them looks for a name.
     dirs: Vec<Slot>,
     dir: Arc<Inode>,
@@ -193,35 +197,36 @@ impl View<'_> {
         from: &Node,
         rest: &[u8],
     ) -> Result<bool> {
-        let (Some(map), Some((before, way, name))) = (self.shared.map(), split(path, rest)) else {
+        let Some(map) = self.shared.map() else {
             return Ok(false);
         };
         let _names = self.names.read();
-        let Some(following) = self.following(from, way, name, Use::LookUp)? else {
+        let Some(following) = self.following(run, (path, from, rest), Use::LookUp)? else {
             return Ok(false);
         };
-        let Following { dirs, dir, names } = following;
-        let Some(start) = run.or_else(|| dirs.first().map(Slot::id)) else {
-            return Ok(false);
-        };
-        for name in names {
-            if let Some(found) = self.find(&dir, &name)?
+        for name in &following.names {
+            if let Some(found) = self.find(&following.dir, name)?
                 && let Some(slot) = self.share(&found, &found.state.lock())
             {
-                map.put_path(start, &[before, &*name].concat(), &dirs, Some(slot));
+                following.put(map, &following.path(name), slot);
             }
         }
         Ok(true)
     }
 
-    /// What to read ahead when a program uses `name` in the directory that `way` leads to. `None` if there is nothing. The caller holds the namespace lock.
-    fn following(
+    /// What to read ahead when a program uses `path`, which ends with `rest`, from the directory `from`. `None` if there is nothing. The caller holds the namespace lock.
+    fn following<'p>(
         &self,
-        from: &Node,
-        way: &[u8],
-        name: &[u8],
+        run: Option<u64>,
+        (path, from, rest): (&'p [u8], &Node, &[u8]),
         by: Use,
-    ) -> Result<Option<Following>> {
+    ) -> Result<Option<Following<'p>>> {
+        let Some(name) = components(rest).last() else {
+            return Ok(None);
+        };
+        let (Some(before), Some(way)) = (path.strip_suffix(name), rest.strip_suffix(name)) else {
+            return Ok(None);
+        };
         let Some(SharedWalk { mut dirs, found }) = self.walk_shared(from, way)? else {
             return Ok(None);
         };
@@ -238,7 +243,14 @@ impl View<'_> {
             return Ok(None);
         };
         dirs.push(slot);
-        Ok(Some(Following { dirs, dir, names }))
+        let start = run.or_else(|| dirs.first().map(Slot::id));
+        Ok(start.map(|start| Following {
+            start,
+            before,
+            dirs,
+            dir,
+            names,
+        }))
     }
 
     /// See [`SharedAttributes::following_files`].
@@ -249,31 +261,27 @@ impl View<'_> {
         from: &Node,
         rest: &[u8],
     ) -> Result<Option<Vec<NextFile>>> {
-        let (Some(map), Some((before, way, name))) = (self.shared.map(), split(path, rest)) else {
+        let Some(map) = self.shared.map() else {
             return Ok(None);
         };
         let _names = self.names.read();
-        let following = self.following(from, way, name, Use::Open)?;
-        let following = following.filter(|_| !map.is_closed());
-        let Some(Following { dirs, dir, names }) = following else {
+        let following = self.following(run, (path, from, rest), Use::Open)?;
+        let Some(following) = following.filter(|_| !map.is_closed()) else {
             return Ok(None);
         };
-        let Some(start) = run.or_else(|| dirs.first().map(Slot::id)) else {
-            return Ok(None);
-        };
-        let (mut files, mut bytes) = (Vec::with_capacity(names.len()), 0);
-        for name in names {
-            let Some(found) = self.find(&dir, &name)? else {
+        let (mut files, mut bytes) = (Vec::with_capacity(following.names.len()), 0);
+        for name in &following.names {
+            let Some(found) = self.find(&following.dir, name)? else {
                 continue;
             };
             let state = found.state.lock();
             if found.kind != FileKind::Regular || !is_shareable(&state) {
                 continue;
             }
-            let path = [before, &*name].concat();
+            let path = following.path(name);
             let slot = map.slot_of(found.ino);
             if let Some(slot) = slot.filter(|slot| map.has_descriptor(*slot)) {
-                map.put_path(start, &path, &dirs, Some(slot));
+                following.put(map, &path, slot);
                 continue;
             }
             bytes += state.meta.size;
@@ -287,10 +295,15 @@ impl View<'_> {
     }
 }
 
-/// What comes before the last name in `path` and in `rest`, which end alike, and that name.
-fn split<'a>(path: &'a [u8], rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8], &'a [u8])> {
-    let name = components(rest).last()?;
-    Some((path.strip_suffix(name)?, rest.strip_suffix(name)?, name))
+impl Following<'_> {
+    fn path(&self, name: &[u8]) -> Vec<u8> {
+        [self.before, name].concat()
+    }
+
+    /// Puts the path of an entry into the map.
+    fn put(&self, map: &AttributeMap, path: &[u8], slot: Slot) {
+        map.put_path(self.start, path, &self.dirs, Some(slot));
+    }
 }
 
 /// Whether programs may open a file themselves: every user may read it, it is not too large, and it has a name.

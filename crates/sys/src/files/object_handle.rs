@@ -126,10 +126,10 @@ impl ObjectHandle {
         }
     }
 
-    /// The memory or disk space that the object takes, bytes.
-    pub fn allocated_bytes(&self) -> u64 {
-        let blocks = self.with(|fd| fstat(fd)).map_or(0, |stat| stat.st_blocks);
-        u64::try_from(blocks).unwrap_or(0) * 512
+    /// Allocated units of 512 bytes.
+    pub fn blocks(&self) -> Option<u64> {
+        let stat = self.with(|fd| fstat(fd)).ok()?;
+        u64::try_from(stat.st_blocks).ok()
     }
 
     /// The number of the handle's descriptor. `None` for an object on a shelf.

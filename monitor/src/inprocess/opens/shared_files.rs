@@ -85,7 +85,7 @@ impl SharedFiles {
             state.being_shared.push(identity);
         }
         let slot = share();
-        let bytes = handle.allocated_bytes();
+        let bytes = handle.blocks().unwrap_or(0) * 512;
         let mut state = self.state.lock();
         if let Some(at) = state
             .being_shared

@@ -101,9 +101,7 @@ impl Programs {
         {
             return Ok(copy.path.clone());
         }
-        let dir = rundir.unguessable("x").map_err(errno)?;
-        make_search_only_dir(&dir).map_err(errno)?;
-        let path = dir.join(name);
+        let path = new_path(rundir, name).map_err(errno)?;
         copy_out(caller, place, &path, interpreter.as_ref())?;
         copy_permissions(caller, place, &path)?;
         self.remember(&path, place)?;
@@ -116,7 +114,7 @@ impl Programs {
             },
         ) {
             // Processes that still execute the file keep it; only its name is removed.
-            let _ = fs::remove_file(&old.path);
+            remove(&old.path);
         }
         Ok(path)
     }
@@ -132,7 +130,7 @@ impl Programs {
         if file.file_name() == Some(name) {
             return file;
         }
-        // Another user may be the first one who comes this way.
+        // Links are kept for processes of all users.
         let Ok(()) = rundir.allow_traversal(caller.uid) else {
             return file;
         };
@@ -151,7 +149,7 @@ impl Programs {
             && let Some(oldest) = names.order.pop_front()
             && let Some(link) = names.links.remove(&oldest)
         {
-            remove_link(&link);
+            remove(&link);
         }
         link
     }
@@ -198,19 +196,24 @@ impl Executed {
     }
 }
 
-/// Makes a symbolic link to `file` by the name `name`.
-fn make_link(rundir: &RunDir, file: &Path, name: &OsStr) -> io::Result<PathBuf> {
+/// A path that ends with `name`, in a new directory.
+fn new_path(rundir: &RunDir, name: &OsStr) -> io::Result<PathBuf> {
     let dir = rundir.unguessable("x")?;
     make_search_only_dir(&dir)?;
-    let link = dir.join(name);
+    Ok(dir.join(name))
+}
+
+/// Makes a symbolic link to `file` by the name `name`.
+fn make_link(rundir: &RunDir, file: &Path, name: &OsStr) -> io::Result<PathBuf> {
+    let link = new_path(rundir, name)?;
     symlink(file, &link)?;
     Ok(link)
 }
 
-/// Removes such a link.
-fn remove_link(link: &Path) {
-    let _ = fs::remove_file(link);
-    if let Some(dir) = link.parent() {
+/// Removes the file or link at such a path, and the directory.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    if let Some(dir) = path.parent() {
         let _ = fs::remove_dir(dir);
     }
 }

@@ -7,6 +7,8 @@
 
 use goanna_vfs::{PATH_MAX, Result};
 
+use crate::inprocess::elf::{u16_at, u32_at, u64_at};
+
 const PT_INTERP: u32 = 3;
 const EM_X86_64: u16 = 62;
 /// Size of a program header, bytes.
@@ -26,12 +28,12 @@ pub(super) struct Interpreter {
 impl Interpreter {
     /// The interpreter of the program that begins with `head`, and whose bytes `read` reads: up to the length of the buffer from an offset.
     pub fn of(head: &[u8], read: impl Fn(u64, &mut [u8]) -> Result<usize>) -> Result<Option<Self>> {
-        let is_program = head.starts_with(b"\x7fELF\x02\x01")
-            && field(head, 18).map(u16::from_le_bytes) == Some(EM_X86_64);
+        let is_program =
+            head.starts_with(b"\x7fELF\x02\x01") && u16_at(head, 18) == Some(EM_X86_64);
         let headers = (|| {
-            let offset = u64::from_le_bytes(field(head, 32)?);
-            let size = usize::from(u16::from_le_bytes(field(head, 54)?));
-            let count = usize::from(u16::from_le_bytes(field(head, 56)?));
+            let offset = u64_at(head, 32)?;
+            let size = usize::from(u16_at(head, 54)?);
+            let count = usize::from(u16_at(head, 56)?);
             let len = count.checked_mul(PROGRAM_HEADER)?;
             (is_program && size == PROGRAM_HEADER && len <= HEADERS_MAX).then_some((offset, len))
         })();
@@ -50,12 +52,11 @@ impl Interpreter {
         let all = headers
             .chunks_exact(PROGRAM_HEADER)
             .zip((offset..).step_by(PROGRAM_HEADER));
-        let mut all =
-            all.filter(|(header, _)| field(header, 0).map(u32::from_le_bytes) == Some(PT_INTERP));
+        let mut all = all.filter(|(header, _)| u32_at(header, 0) == Some(PT_INTERP));
         let Some((found, header)) = all.next() else {
             return Ok(None);
         };
-        let word = |at: usize| field(found, at).map_or(0, u64::from_le_bytes);
+        let word = |at: u64| u64_at(found, at).unwrap_or(0);
         let (from, len) = (word(8), usize::try_from(word(32)).unwrap_or(usize::MAX));
         if !(2..=PATH_MAX).contains(&len) {
             return Ok(None);
@@ -79,10 +80,6 @@ impl Interpreter {
             (self.header + 32, size),
         ]
     }
-}
-
-fn field<const N: usize>(data: &[u8], at: usize) -> Option<[u8; N]> {
-    data.get(at..)?.first_chunk::<N>().copied()
 }
 
 /// `None` if the file ends before.
