@@ -231,14 +231,22 @@ fn reply(
             delivery,
         }) => {
             let is_kept = counts || one_cpu.is_some() || monitor.in_process.memory_is_due();
-            let installed = description.into_fd().and_then(|fd| {
-                if !is_kept {
-                    return listener.install(id, fd.as_fd(), cloexec).map(drop);
+            let install = || {
+                let fd = description.fd()?.as_fd();
+                if is_kept {
+                    listener.install_keep(id, fd, cloexec, None)
+                } else {
+                    listener.install(id, fd, cloexec)
                 }
-                let number = listener.install_keep(id, fd.as_fd(), cloexec, None);
-                drop(fd);
+            };
+            let installed = install();
+            // The object counts as open until the thread has its descriptor.
+            drop(description);
+            let installed = installed.and_then(|number| {
+                if !is_kept {
+                    return Ok(());
+                }
                 drop(one_cpu);
-                let number = number?;
                 // The descriptor of the memory must not take the number that the program expects.
                 let tid = notification.tid;
                 monitor.in_process.offer_memory(monitor, listener, tid, id);

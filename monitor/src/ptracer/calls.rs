@@ -363,13 +363,13 @@ impl Supervisor {
                 ..
             } => {
                 use std::os::fd::AsRawFd;
-                let fd = description.into_fd()?;
+                let fd = description.fd()?;
                 let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
-                let flags = reopen_flags(status(&fd)?, cloexec);
+                let flags = reopen_flags(status(fd)?, cloexec);
                 Ok(Next::Instead(Rewrite::Open {
                     path: path.into_bytes(),
                     flags,
-                    source: Some(fd),
+                    source: Some(description),
                 }))
             }
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),

@@ -22,7 +22,7 @@ pub enum Native {
     },
 }
 
-/// A fresh open file description. That of a cache object is made when it is first needed; until then a claim makes the object count as open.
+/// A fresh open file description. That of a cache object is made when it is first needed; while this exists, a claim makes the object count as open.
 #[derive(Debug)]
 pub struct Description {
     made: OnceLock<OwnedFd>,
@@ -47,7 +47,7 @@ impl Description {
         self.made.get().ok_or(Errno::EBADF)
     }
 
-    /// The descriptor, which the caller owns from now on.
+    /// The descriptor, which the caller owns from now on. The claim ends: a program that gets the descriptor must have it before.
     pub fn into_fd(self) -> Result<OwnedFd, Errno> {
         self.fd()?;
         self.made.into_inner().ok_or(Errno::EBADF)

@@ -188,7 +188,7 @@ impl Receive {
     }
 
     fn send(&self, socket: &OwnedFd) -> Result<(), Errno> {
-        let fds = [self.refused.source.as_raw_fd()];
+        let fds = [self.refused.source.fd()?.as_raw_fd()];
         let control = [ControlMessage::ScmRights(&fds)];
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         sendmsg::<()>(

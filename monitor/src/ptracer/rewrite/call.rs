@@ -1,9 +1,8 @@
 //! The calls that the kernel performs in place of those that programs make: their registers, and the strings and
 //! structures that these point to.
 
-use std::os::fd::OwnedFd;
-
 use goanna_sys::filter::Insn;
+use goanna_vfs::Description;
 
 use crate::ptracer::program::Arg;
 
@@ -35,7 +34,7 @@ pub enum Rewrite {
         /// Flags.
         flags: i32,
         /// Kept until the tracee has opened it.
-        source: Option<OwnedFd>,
+        source: Option<Description>,
     },
     /// The call itself, which sends or connects, with other addresses.
     Addressed(Addressed),
@@ -79,10 +78,10 @@ pub const MMSGHDR: (usize, usize) = (64, 56);
 /// The next step when a rewritten call returns, besides restoring the registers.
 pub(super) enum Then {
     Nothing,
-    /// The tracee has opened the descriptor `source` again, by the path at `scratch`. It was kept open until
+    /// The tracee has opened the description `source` again, by the path at `scratch`. It was kept open until
     /// now.
     Opened {
-        source: OwnedFd,
+        source: Description,
         cloexec: bool,
         scratch: u64,
     },

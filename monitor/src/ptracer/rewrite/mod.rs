@@ -9,11 +9,10 @@
 mod call;
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::OwnedFd;
 
 use goanna_sys::ptrace::Stopped;
 use goanna_sys::tracee;
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::{Description, Errno, Result};
 
 use call::Then;
 pub use call::{Addressed, AddressedKind, MMSGHDR, MSGHDR, Registers, Rewrite, filter_image};
@@ -45,8 +44,8 @@ enum Pending {
 /// A tracee at the exit stop of its call was not permitted to open the descriptor that it must get. Its registers are set to
 /// continue with the error.
 pub struct Refused {
-    /// The descriptor.
-    pub source: OwnedFd,
+    /// What the descriptor refers to.
+    pub source: Description,
     /// Whether the tracee's descriptor gets close-on-exec.
     pub cloexec: bool,
     /// The start of the scratch area.
