@@ -1,6 +1,9 @@
 /* Visibility of a transaction's changes, by all calls: participants see all of them, other processes none before the commit. */
 #include "txn.h"
 
+#include <linux/aio_abi.h>
+#include <stdint.h>
+
 #define OLD "what was committed before\n"
 #define NEW "WHAT was committed before\nand more\n"
 
@@ -11,6 +14,22 @@ static void copied(const char *how, ssize_t got, const char *into, const char *t
 		return;
 	if (got != (ssize_t)strlen(text) || strcmp(get(into), text))
 		wrong(__FILE__, __LINE__, "%s: %zd (%s): %s", how, got, strerrorname_np(errno), get(into));
+}
+
+/* What the event of a request of Linux AIO shows. */
+static long long requested(int opcode, int fd, const void *buffer, size_t len, long offset)
+{
+	struct iocb one = {.aio_lio_opcode = opcode, .aio_fildes = fd, .aio_buf = (uintptr_t)buffer, .aio_nbytes = len,
+			   .aio_offset = offset};
+	struct iocb *list[] = {&one};
+	struct io_event event = {.res = -1};
+	aio_context_t context = 0;
+
+	IS(syscall(SYS_io_setup, 1, &context) == 0);
+	IS(syscall(SYS_io_submit, context, 1, list) == 1);
+	IS(syscall(SYS_io_getevents, context, 1, 1, &event, NULL) == 1);
+	IS(syscall(SYS_io_destroy, context) == 0);
+	return event.res;
 }
 
 /* All ways to read file `f`, of which FD is a descriptor, show TEXT. WHO may make files. */
@@ -36,6 +55,9 @@ static void sees(int fd, const char *text, const char *who)
 	IS(preadv(fd, two, 2, 3) == (ssize_t)size - 3 && !memcmp(a, text + 3, 4) && !memcmp(b, text + 7, size - 7));
 	IS(preadv2(fd, two, 2, 3, RWF_HIPRI) == (ssize_t)size - 3 && !memcmp(a, text + 3, 4));
 	IS(lseek(fd, 1, SEEK_SET) == 1 && preadv2(fd, two, 2, -1, 0) == (ssize_t)size - 1 && !memcmp(a, text + 1, 4));
+	memset(a, 0, sizeof a);
+	IS(requested(IOCB_CMD_PREAD, fd, a, sizeof a, 1) == (long long)size - 1 && !memcmp(a, text + 1, size - 1));
+	IS(lseek(fd, 0, SEEK_CUR) == (off_t)size);
 	FAILS(EINVAL, pread(fd, a, 1, -1));
 	FAILS(EFAULT, pread(fd, (void *)8, 10, 0));
 	IS(pread(fd, a, 10, 1 << 20) == 0);
@@ -128,7 +150,8 @@ static void change(void)
 {
 	int append = MUST(open("f", O_WRONLY | O_APPEND | O_CLOEXEC));
 
-	IS(pwrite(kept, "WHAT", 4, 0) == 4);
+	IS(pwrite(kept, "WH", 2, 0) == 2);
+	IS(requested(IOCB_CMD_PWRITE, kept, "AT", 2, 2) == 2);
 	IS(write(append, "and more\n", 9) == 9);
 	close(append);
 }

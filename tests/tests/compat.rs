@@ -119,6 +119,7 @@ in_every_place! {
     process => |place| check(&place, "process", false);
     killed => |place| check(&place, "killed", false);
     turns => |place| check(&place, "turns", false);
+    linux_aio => |place| check(&place, "aio", false);
     writes_in_rows => |place| check(&place, "granted", false);
     opens_in_rows => |place| check(&place, "opens", false);
     opens_again => |place| check(&place, "reopens", false);

@@ -7,6 +7,7 @@ use goanna_vfs::{Errno, Place, Result, ops};
 use rustix::fs::inotify::{self, WatchFlags};
 
 use crate::call::{Answer, Call, Target};
+use crate::errno::from_rustix;
 use crate::process::task::acting_as;
 use crate::shadow::Shadow;
 use crate::watches::{self, is_inotify, report};
@@ -57,7 +58,7 @@ fn on_host(
     let flags = WatchFlags::from_bits_retain(mask | libc::IN_DONT_FOLLOW);
     let added = acting_as(&*call.caller()?, None, || {
         let added = inotify::add_watch(inotify, &path, flags);
-        added.map_err(|error| Errno::from_raw(error.raw_os_error()))
+        added.map_err(from_rustix)
     });
     Ok(Answer::Value(added?.into()))
 }

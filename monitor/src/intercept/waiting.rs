@@ -259,6 +259,10 @@ impl Waiting {
 
     fn complete(self: &Arc<Self>, monitor: &Monitor, outcome: Result<Answer>) {
         self.stop_timer(PARK_AFTER_TIMER);
+        let outcome = match outcome {
+            Ok(Answer::Interrupted) if is_never_restarted(self.call.0) => Err(Errno::EINTR.into()),
+            outcome => outcome,
+        };
         // The caller is not parked in between.
         let parked = self.parked.lock();
         let deliver = {
@@ -328,6 +332,13 @@ impl Progress {
             let _ = worker.poke();
         }
     }
+}
+
+/// Whether a signal that ends the wait of the call ends the call, whatever the flags of the signal's handler.
+fn is_never_restarted(nr: u32) -> bool {
+    /// `libc` does not have it.
+    const SYS_IO_PGETEVENTS: i64 = 333;
+    matches!(i64::from(nr), libc::SYS_io_getevents | SYS_IO_PGETEVENTS)
 }
 
 /// The state of a waiting call when its caller makes the call again.

@@ -3,6 +3,7 @@
 //!
 //! Start with [`task`].
 
+pub mod aio;
 pub mod core_files;
 pub mod deliveries;
 pub mod living;

@@ -15,6 +15,8 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Errno, IdMap, IdRange, Result, UserNamespace};
 use parking_lot::{Mutex, RwLock};
 
+use super::aio::AioContexts;
+
 /// A working directory: its position, and whether it is on the host.
 pub type Cwd = (Pos, bool);
 
@@ -22,6 +24,7 @@ pub type Cwd = (Pos, bool);
 #[derive(Debug, Default)]
 struct Process {
     state: Mutex<Validity>,
+    aio: AioContexts,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +75,11 @@ impl Task {
     /// Records the last call received; `None` for a call that does not wait.
     pub fn record_waiting_call(&self, call: Option<Received>) {
         *self.left_to_wait.lock() = call;
+    }
+
+    /// The AIO contexts of its process.
+    pub fn aio(&self) -> &AioContexts {
+        &self.process.aio
     }
 
     /// The tracee's open file description behind descriptor `fd`, shared with it. EBADF.

@@ -9,7 +9,7 @@ use goanna_sys::cred;
 use goanna_vfs::{Acl, Attr, Caller, Errno, Place, Result, Tag, ops};
 use rustix::fs::XattrFlags;
 
-use crate::errno::errno;
+use crate::errno::{errno, from_rustix};
 
 /// Gives the host object at `path` the owner and the permissions of its virtual object, as `caller` sees it. An unprivileged
 /// monitor's tracees are all of its own user, and no other user can pass the run-time directory: there this user's own permissions
@@ -35,8 +35,7 @@ pub(crate) fn copy_permissions(caller: &Caller, place: &Place, path: &Path) -> R
     // No permissions at all while the owner, the list and the permissions change one after the other.
     set_mode(path, &meta, 0)?;
     if has_acl {
-        rustix::fs::lremovexattr(path, Acl::ACCESS)
-            .map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+        rustix::fs::lremovexattr(path, Acl::ACCESS).map_err(from_rustix)?;
     }
     lchown(path, Some(attr.uid), Some(attr.gid)).map_err(errno)?;
     let closed = fs::symlink_metadata(path).map_err(errno)?;

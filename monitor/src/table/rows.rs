@@ -10,7 +10,7 @@ use super::{
 };
 use crate::calls::attr::{flags, xattr};
 use crate::calls::{
-    attr, copy, dir, host_mounts, inotify, ioctl, kill, lease, link, map, open, process, read,
+    aio, attr, copy, dir, host_mounts, inotify, ioctl, kill, lease, link, map, open, process, read,
     size, socket, stat, sync, write,
 };
 
@@ -223,10 +223,10 @@ pub static ROWS: &[Entry] = &[
     row(203, "sched_setaffinity", Rule::Affinity, ""),
     row(204, "sched_getaffinity", Rule::Affinity, ""),
     row(205, "set_thread_area", Rule::Allow, ""),
-    row(206, "io_setup", Rule::Refuse(Errno::ENOSYS), "asynchronous writes would bypass the monitor; programs fall back"),
-    row(207, "io_destroy", Rule::Allow, ""),
-    row(208, "io_getevents", Rule::Allow, ""),
-    row(209, "io_submit", Rule::Allow, ""),
+    row(206, "io_setup", Rule::Allow, "the kernel makes the ring; the monitor performs the requests"),
+    row(207, "io_destroy", Rule::Data(aio::destroy), "ends the waits for events"),
+    row(208, "io_getevents", Rule::Data(aio::getevents), ""),
+    row(209, "io_submit", Rule::Data(aio::submit), "performed before the call returns"),
     row(210, "io_cancel", Rule::Allow, ""),
     row(211, "get_thread_area", Rule::Allow, ""),
     row(212, "lookup_dcookie", Rule::Allow, ""),
@@ -350,7 +350,7 @@ pub static ROWS: &[Entry] = &[
     row(330, "pkey_alloc", Rule::Allow, ""),
     row(331, "pkey_free", Rule::Allow, ""),
     row(332, "statx", Rule::Notify(stat::statx), ""),
-    row(333, "io_pgetevents", Rule::Allow, ""),
+    row(333, "io_pgetevents", Rule::Data(aio::pgetevents), "ENOSYS with a signal mask"),
     row(334, "rseq", Rule::Allow, ""),
     row(335, "uretprobe", Rule::Allow, ""),
     row(336, "uprobe", Rule::Allow, ""),

@@ -32,7 +32,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rustix::fs::inotify::{self, WatchFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::errno::errno;
+use crate::errno::{errno, from_rustix};
 use crate::participants::end_observer::{Ended, Ends};
 use events::{Event, Repeater};
 use foreign::Foreign;
@@ -144,7 +144,7 @@ impl Watches {
         let mirror = state.mirrors.get_mut(id).ok_or(Errno::ENOENT)?;
         let flags = WatchFlags::from_bits_retain(request.mask);
         let added = inotify::add_watch(request.inotify, &mirror.path, flags);
-        let watch = added.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+        let watch = added.map_err(from_rustix)?;
         mirror.mask |= request.mask;
         Ok(watch)
     }

@@ -21,6 +21,7 @@ use rustix::time::{
 };
 
 use super::mirrors::{MirrorId, Touch};
+use crate::errno::from_rustix;
 
 /// The limit on open descriptors of mirrors. Further opens raise no events.
 const HELD_MAX: usize = 2048;
@@ -336,8 +337,4 @@ impl Openings {
         }
         self.dying.retain(|(handle, _)| !handle.sole_known_opener());
     }
-}
-
-fn from_rustix(error: rustix::io::Errno) -> Errno {
-    Errno::from_raw(error.raw_os_error())
 }

@@ -10,10 +10,14 @@ const MAX_COUNT: u64 = 0x7fff_f000;
 /// The buffer of read(2), write(2) and their like. EFAULT for one that does not end in the lower half of the address space, which
 /// is all that a program has.
 pub fn one(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
-    let (address, count) = (call.arg(1), call.arg(2));
+    Ok(vec![checked(call.arg(1), call.arg(2))?])
+}
+
+/// The buffer of `count` bytes at `address`, as [`one`].
+pub fn checked(address: u64, count: u64) -> Result<(u64, usize), Errno> {
     let end = address.checked_add(count).ok_or(Errno::EFAULT)?;
     i64::try_from(end).map_err(|_| Errno::EFAULT)?;
-    Ok(vec![(address, count.min(MAX_COUNT) as usize)])
+    Ok((address, count.min(MAX_COUNT) as usize))
 }
 
 /// The buffers of readv(2), writev(2) and their like. EFAULT, EINVAL.

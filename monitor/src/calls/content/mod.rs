@@ -1,5 +1,6 @@
 //! The calls on the content of files: reads, writes, sizes, copies, mappings, syncs, and the leases and moves that come with them.
 
+pub mod aio;
 mod buffers;
 pub mod copy;
 pub mod lease;

@@ -190,6 +190,19 @@ pub fn preadv(call: &mut Call<'_>) -> Result<Answer> {
     read_segments(call, || many(call), offset(call.arg(3))?)
 }
 
+/// preadv2(2) into `segments` that the monitor performs; `None` for a file of the host.
+pub fn of_mounted(
+    call: &Call<'_>,
+    segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
+    offset: Option<u64>,
+) -> Result<Option<Answer>> {
+    let Some(content) = Content::readable(call, call.int(0))? else {
+        return Ok(None);
+    };
+    let data = |at, len| content.at(at, len).map(Some);
+    fill_segments(call, &content, segments, offset, data).map(Some)
+}
+
 /// preadv2(2): its flags are hints here; the kernel refuses a flag that it does not know. For a cache object it also refuses two valid
 /// flags, so the monitor reads instead.
 pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
@@ -205,14 +218,8 @@ pub fn preadv2(call: &mut Call<'_>) -> Result<Answer> {
     let is_refused = HINTS
         .iter()
         .all(|hint| hint.is_met(&[0, 0, 0, 0, 0, call.arg(5)]));
-    if is_refused && let Some(content) = Content::readable(call, call.int(0))? {
-        return fill_segments(
-            call,
-            &content,
-            || many(call),
-            at,
-            |at, len| content.at(at, len).map(Some),
-        );
+    if is_refused && let Some(answer) = of_mounted(call, || many(call), at)? {
+        return Ok(answer);
     }
     read_segments(call, || many(call), at)
 }

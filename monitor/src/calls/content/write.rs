@@ -79,7 +79,7 @@ fn read_segments(call: &Call<'_>, segments: &[(u64, usize)], done: usize) -> Res
 }
 
 /// What is left of `segments` after their first `done` bytes.
-fn skip(segments: &[(u64, usize)], mut done: usize) -> Vec<(u64, usize)> {
+pub fn skip(segments: &[(u64, usize)], mut done: usize) -> Vec<(u64, usize)> {
     let mut rest = Vec::with_capacity(segments.len());
     for &(address, len) in segments {
         let skipped = done.min(len);

@@ -21,7 +21,7 @@ use nix::sys::stat::Mode;
 use parking_lot::RwLock;
 
 use super::{PATH_MAX, bind_by, bind_from, may_own_fs_state, with_own_fs_state};
-use crate::errno::errno;
+use crate::errno::{errno, from_rustix};
 use crate::shadow::run_directory::{RunDir, make_search_only_dir};
 
 /// Maximum number of names that are kept; a program that binds more sockets sees host paths for the older ones.
@@ -158,7 +158,7 @@ fn bind_as_called(rundir: &RunDir, socket: &OwnedFd, path: &[u8], object: &Path)
             rustix::process::chroot(&tree.0).map_err(|error| match error {
                 // `bind_backing` would take EINVAL for that of a socket that has a name already.
                 rustix::io::Errno::INVAL => Errno::EPERM,
-                error => Errno::from_raw(error.raw_os_error()),
+                error => from_rustix(error),
             })?;
             return bind_from(Path::new("/"), None, socket, path);
         }
