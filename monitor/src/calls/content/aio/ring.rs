@@ -17,6 +17,8 @@ const TAIL: u64 = 12;
 const MAGIC_AT: u64 = 16;
 /// The kernel makes no larger ring.
 const PLACES_MAX: u32 = (0x1000_0000 / EVENT) as u32;
+/// Events that are moved at once.
+const TAKEN_AT_ONCE: u32 = 256;
 /// Size of a `struct io_event`.
 pub const EVENT: usize = 32;
 
@@ -75,20 +77,32 @@ impl Ring {
     /// Moves up to `count` events to the array at `to`; returns their number. EFAULT.
     pub fn take(&self, count: u32, to: u64) -> Result<u32, Errno> {
         let count = count.min(self.available()?);
-        let (head, _) = self.ends()?;
+        let (mut head, _) = self.ends()?;
         let mut taken = 0;
+        let mut events = Vec::new();
         while taken < count {
-            let mut event = [0; EVENT];
-            let place = (head + taken) % self.len;
-            tracee::read_exact(self.tid, self.place(place), &mut event)?;
-            let to = to.saturating_add(u64::from(taken) * EVENT as u64);
-            match tracee::write_all(self.tid, to, &event) {
-                Ok(()) => taken += 1,
+            // Those before the last place, at most a few pages of them.
+            let wanted = (count - taken).min(self.len - head).min(TAKEN_AT_ONCE);
+            events.resize(wanted as usize * EVENT, 0);
+            tracee::read_exact(self.tid, self.place(head), &mut events)?;
+            let to = to.wrapping_add(u64::from(taken) * EVENT as u64);
+            match tracee::write(self.tid, to, &events) {
+                Ok(put) => {
+                    let put = (put / EVENT) as u32;
+                    taken += put;
+                    head = (head + put) % self.len;
+                    if put < wanted {
+                        break;
+                    }
+                }
                 Err(errno) if taken == 0 => return Err(errno),
                 Err(_) => break,
             }
         }
-        self.set(HEAD, (head + taken) % self.len)?;
+        if taken == 0 && count > 0 {
+            return Err(Errno::EFAULT);
+        }
+        self.set(HEAD, head)?;
         Ok(taken)
     }
 
