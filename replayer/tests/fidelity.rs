@@ -117,6 +117,30 @@ os.write(log, b'text')";
     workload.assert_faithful();
 }
 
+#[test]
+fn requests_of_linux_aio_are_counted_and_not_replayed() {
+    if !has("python3") {
+        return;
+    }
+    let script = "
+import ctypes, os, struct
+from ctypes import addressof
+syscall = ctypes.CDLL(None).syscall
+fd = os.open('f', os.O_RDWR | os.O_CREAT)
+context = ctypes.c_ulong(0)
+assert syscall(206, 8, ctypes.byref(context)) == 0
+text = ctypes.create_string_buffer(b'text')
+request = struct.pack('QIIHhIQQqQII', 0, 0, 0, 1, 0, fd, addressof(text), 4, 0, 0, 0, 0)
+request = ctypes.create_string_buffer(request)
+assert syscall(209, context, 1, (ctypes.c_void_p * 1)(addressof(request))) == 1
+assert os.pread(fd, 10, 0) == b'text'";
+    let command = ["python3", "-S", "-c", script];
+    let workload = Workload::new(&command, DataMode::Full, |_| {});
+    let reason =
+        "requests of Linux AIO or io_uring, whose reads and writes the trace does not show";
+    assert_eq!(workload.summary.skipped[reason], 1);
+}
+
 /// No memory of the program has these bytes. The trace has them, and the replay writes them.
 #[test]
 fn bytes_that_the_kernel_copies_from_outside_of_the_directory_are_replayed() {

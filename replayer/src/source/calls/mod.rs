@@ -20,6 +20,8 @@ type Skip = &'static str;
 pub const OUTSIDE: Skip = "outside of the directory";
 pub const NOT_REPLAYED: Skip = "calls that are not replayed";
 const UNFINISHED: Skip = "calls that did not end";
+const ASYNCHRONOUS: Skip =
+    "requests of Linux AIO or io_uring, whose reads and writes the trace does not show";
 const SPECIAL: Skip = "devices, FIFOs and sockets";
 
 /// Name of the empty directory that replaces a missing one.
@@ -107,6 +109,7 @@ impl Look<'_, '_> {
             "setxattr" | "lsetxattr" | "fsetxattr" => self.xattr(Call::Setxattr),
             "listxattr" | "llistxattr" | "flistxattr" => self.xattr(Call::Listxattr),
             "removexattr" | "lremovexattr" | "fremovexattr" => self.xattr(Call::Removexattr),
+            "io_submit" | "io_uring_enter" => Err(ASYNCHRONOUS),
             name => {
                 let makes = by_name(name).map(|signature| signature.returns);
                 if makes == Some(Returns::Descriptor) {
