@@ -19,6 +19,7 @@ compile_error!(
     "goanna-sys supports x86-64 Linux only: registers, call numbers and struct layouts are that ABI's"
 );
 
+pub mod arch;
 pub mod escape;
 mod files;
 mod intercept;

@@ -199,17 +199,17 @@ fn a_call_can_be_skipped_or_watched_to_its_exit() {
             }
             stops += 1;
             let mut regs = stopped.regs().unwrap();
-            assert_eq!(regs.orig_rax, libc::SYS_getpgid as u64);
-            if regs.rdi == 1 {
-                regs.orig_rax = u64::MAX;
-                regs.rax = 123;
+            assert_eq!(regs.number(), libc::SYS_getpgid);
+            if regs.args()[0] == 1 {
+                regs.leave_call();
+                regs.set_result(123);
                 stopped.set_regs(&regs).unwrap();
                 stopped.cont(0).unwrap();
             } else {
                 let tid = stopped.tid();
                 stopped.cont_syscall(0).unwrap();
                 let stopped = stop(tid, Status::SyscallStop);
-                assert!(stopped.regs().unwrap().rax.cast_signed() > 0);
+                assert!(stopped.regs().unwrap().result() > 0);
                 stopped.cont(0).unwrap();
             }
         };

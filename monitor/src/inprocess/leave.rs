@@ -3,14 +3,14 @@
 //! between a stub's check and its call.
 
 use goanna_sys::stub::{self, NO_SYMLINKS, frame, kind, opens};
-use goanna_sys::{procfs, tracee};
+use goanna_sys::{arch, procfs, tracee};
 use goanna_vfs::Errno;
+use libc::user_regs_struct as Registers;
 
 use super::InProcess;
 use super::area::Area;
 use super::sites::{SITE, Site};
 use super::space::Space;
-use crate::ptracer::rewrite::Registers;
 
 /// The results by which the kernel restarts calls.
 const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
@@ -29,7 +29,8 @@ pub enum StubPosition {
 
 impl InProcess {
     /// Changes the registers of a thread at the stop for the delivery of `signal`, if it is in a stub.
-    pub fn leave(&self, tid: i32, signal: i32, regs: &mut Registers) -> Option<StubPosition> {
+    pub fn leave(&self, tid: i32, signal: i32, regs: &mut arch::Registers) -> Option<StubPosition> {
+        let regs = regs.user_mut();
         self.constants.as_ref()?;
         // The kernel has refused the call, and put its number back into rax.
         let is_refused = signal == libc::SIGSYS;

@@ -12,6 +12,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use goanna_sys::arch::SYSCALL;
 use goanna_sys::stub::{self, kind};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 
@@ -29,8 +30,6 @@ pub const PAGE: u64 = 4096;
 pub const MOV: u64 = 5;
 /// The bytes of a site, with its `syscall`.
 pub const SITE: u64 = 7;
-/// The bytes of `syscall`.
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// `mov $AT_FDCWD,%edi`.
 const SET_DIRECTORY: [u8; 5] = [0xbf, 0x9c, 0xff, 0xff, 0xff];
 /// `mov %rdi,%rsi`, which is before that.

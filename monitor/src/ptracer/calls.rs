@@ -4,6 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use goanna_sys::arch::Registers;
 use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::procfs;
 use goanna_sys::ptrace::Stopped;
@@ -25,7 +26,7 @@ use crate::process::task::Task;
 use crate::ptracer::inject::Fetch;
 use crate::ptracer::mailbox::{LateAnswer, Message, Park};
 use crate::ptracer::program::{Exec, Plan};
-use crate::ptracer::rewrite::{Registers, Rewrite};
+use crate::ptracer::rewrite::Rewrite;
 use crate::table::filter::{CLOSER, PARTICIPANT, compile_participant};
 use crate::table::{Handler, entry};
 use crate::{Monitor, defect};
@@ -345,7 +346,7 @@ impl Supervisor {
         let tid = stopped.tid();
         self.monitor
             .observers
-            .handled(regs.orig_rax as u32, &answer);
+            .handled(regs.number() as u32, &answer);
         match answer? {
             Answer::PassOn => Ok(Next::Run),
             Answer::Watched(path) => {
@@ -482,24 +483,17 @@ fn participant_filter(stopped: &Stopped) -> Result<u32, Errno> {
 
 /// The number and the arguments of the call a tracee is stopped in.
 pub fn call_of(regs: &Registers) -> (u32, [u64; 6]) {
-    let args = [regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9];
-    (regs.orig_rax as u32, args)
+    (regs.number() as u32, regs.args())
 }
 
 /// Skips the call at this seccomp stop: it returns `value`.
-pub fn skip(stopped: &Stopped, mut regs: Registers, value: i64) -> Result<(), Errno> {
-    regs.orig_rax = u64::MAX;
-    regs.rax = value as u64;
-    stopped.set_regs(&regs)
+pub fn skip(stopped: &Stopped, regs: Registers, value: i64) -> Result<(), Errno> {
+    stopped.set_regs(&regs.with_result(value).outside_of_call())
 }
 
 /// Restarts the call at this seccomp stop: after a signal's handler, or at once.
-pub fn restart(stopped: &Stopped, mut regs: Registers) -> Result<(), Errno> {
-    // The syscall instruction is two bytes long.
-    regs.rip -= 2;
-    regs.rax = regs.orig_rax;
-    regs.orig_rax = u64::MAX;
-    stopped.set_regs(&regs)
+pub fn restart(stopped: &Stopped, regs: Registers) -> Result<(), Errno> {
+    stopped.set_regs(&regs.before_call())
 }
 
 fn change_directory(call: &Call<'_>) -> Result<Next> {

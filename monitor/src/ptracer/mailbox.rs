@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use goanna_sys::arch::Registers;
 use goanna_sys::interrupt::Waiter;
 use goanna_vfs::{Errno, Result};
 use parking_lot::{Condvar, Mutex};
@@ -17,7 +18,6 @@ use parking_lot::{Condvar, Mutex};
 use crate::answer::Answer;
 use crate::intercept::waiting::Waiting;
 use crate::ptracer::inject::map::MapMemory;
-use crate::ptracer::rewrite::Registers;
 
 /// The answer to a call at a ptrace stop, which took long.
 pub struct LateAnswer {

@@ -29,6 +29,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use goanna_affinity::KeptThreads;
+use goanna_sys::arch::Registers;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::descriptor_inbox::DescriptorInbox;
 use goanna_sys::ptrace::{self, Event, Options, Stopped};
@@ -42,7 +43,7 @@ use crate::participants::profile::Rule;
 use crate::process::core_files::CoreFiles;
 use crate::ptracer::inject::{Injector, Stop};
 use crate::ptracer::mailbox::Message;
-use crate::ptracer::rewrite::{Registers, Rewriter, clone_flags};
+use crate::ptracer::rewrite::{Rewriter, clone_flags};
 use crate::{Monitor, Status};
 use dying::Dying;
 use observed::Observed;
@@ -304,7 +305,7 @@ impl Supervisor {
         }
         self.observe_exec(tid, former);
         if let Ok(regs) = stopped.regs() {
-            let entry = regs.rip;
+            let entry = regs.instruction();
             self.monitor
                 .in_process
                 .prepare_loader(&self.monitor, tid, entry);
@@ -515,7 +516,7 @@ impl Supervisor {
             return;
         };
         if let Ok(regs) = stopped.regs() {
-            let result = regs.rax.cast_signed();
+            let result = regs.result();
             self.monitor.outside.performed(tid, path, result);
         }
     }

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use goanna_sys::arch::Registers;
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::procfs;
@@ -21,7 +22,6 @@ use super::calls::{Next, call_of};
 use crate::call::Call;
 use crate::observe::{Ended, Files, TaskFiles, TaskNames, TraceeMemory};
 use crate::process::memory::{ArgumentMemory, Decoding};
-use crate::ptracer::rewrite::Registers;
 use crate::table::filter::{OBSERVED, OBSERVED_REFUSAL};
 use crate::table::{Rule, entry};
 

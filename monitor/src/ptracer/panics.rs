@@ -2,13 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use goanna_sys::arch::Registers;
 use goanna_sys::ptrace::{self, Stopped};
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
 use super::Supervisor;
 use super::calls::{call_of, skip};
-use crate::ptracer::rewrite::Registers;
 use crate::{Monitor, defect};
 
 /// Runs `f` for thread `tid`, which is about to be reaped.

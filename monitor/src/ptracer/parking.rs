@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use goanna_sys::arch::Registers;
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::ptrace::{self, Stopped};
 use goanna_sys::tracee;
@@ -24,7 +25,6 @@ use super::calls::restart;
 use crate::call::Answer;
 use crate::intercept::waiting::Waiting;
 use crate::ptracer::mailbox::Park;
-use crate::ptracer::rewrite::Registers;
 
 /// Threads whose calls wait.
 #[derive(Default)]
@@ -182,7 +182,7 @@ impl Supervisor {
         match &mut parked.stage {
             Stage::Leaving => {
                 let regs = stopped.regs()?;
-                if regs.rax.cast_signed() != ERESTARTNOINTR {
+                if regs.result() != ERESTARTNOINTR {
                     // It was not in a call.
                     self.parking.forget(tid);
                     return stopped.cont(0);
@@ -216,7 +216,7 @@ impl Supervisor {
         if !has_begun && is_done {
             return self.leave(stopped, 0);
         }
-        if !has_begun && !RESTARTS.contains(&stopped.regs()?.rax.cast_signed()) {
+        if !has_begun && !RESTARTS.contains(&stopped.regs()?.result()) {
             return self.sleep(stopped, false);
         }
         if is_done || self.injector.has(tid) {
@@ -284,23 +284,14 @@ impl Supervisor {
         match result {
             Ok(value) => {
                 self.observe_end(tid, value, Treatment::Monitor);
-                let regs = Registers {
-                    rax: value.cast_unsigned(),
-                    orig_rax: u64::MAX,
-                    ..saved
-                };
-                stopped.set_regs(&regs)?;
+                stopped.set_regs(&saved.with_result(value).outside_of_call())?;
             }
             // The kernel handles such a result only before a signal.
             Err(_) if signal == 0 => restart(&stopped, saved)?,
             Err(result) => {
                 self.observe_exit(tid, result);
                 self.interrupted_call_is_over(tid);
-                let regs = Registers {
-                    rax: result.cast_unsigned(),
-                    ..saved
-                };
-                stopped.set_regs(&regs)?;
+                stopped.set_regs(&saved.with_result(result))?;
             }
         }
         stopped.cont(signal)
@@ -324,7 +315,7 @@ impl Supervisor {
         if is_final(&outcome) {
             self.monitor
                 .observers
-                .handled(saved.orig_rax as u32, &outcome);
+                .handled(saved.number() as u32, &outcome);
             if let Ok(task) = task {
                 task.forget_fetched();
             }
@@ -340,11 +331,7 @@ impl Supervisor {
         let Some(saved) = saved else {
             return Ok(());
         };
-        let restarted = Registers {
-            rax: ERESTARTNOINTR.cast_unsigned(),
-            ..saved
-        };
-        stopped.set_regs(&restarted)
+        stopped.set_regs(&saved.with_result(ERESTARTNOINTR))
     }
 }
 
@@ -358,31 +345,22 @@ fn is_final(outcome: &Result<Answer>) -> bool {
 
 /// The registers with which a thread sleeps in futex(2); `saved` are those of its own call. EFAULT.
 fn sleeping(tid: i32, saved: &Registers, at_call: bool) -> Result<Registers, Errno> {
-    // The syscall instruction is two bytes long.
-    let instruction = saved.rip.checked_sub(2).ok_or(Errno::EFAULT)?;
+    let instruction = saved.call_instruction();
     let word = instruction & !3;
     let mut expected = [0; 4];
     tracee::read_exact(tid, word, &mut expected)?;
-    let args = Registers {
-        rdi: word,
-        rsi: (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as u64,
-        rdx: u32::from_ne_bytes(expected).into(),
-        r10: 0,
-        r8: 0,
-        r9: 0,
-        ..*saved
-    };
+    let operation = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as u64;
+    let args = [
+        word,
+        operation,
+        u32::from_ne_bytes(expected).into(),
+        0,
+        0,
+        0,
+    ];
     Ok(if at_call {
-        Registers {
-            orig_rax: libc::SYS_futex as u64,
-            ..args
-        }
+        saved.with_call(libc::SYS_futex, args)
     } else {
-        Registers {
-            rip: instruction,
-            rax: libc::SYS_futex as u64,
-            orig_rax: u64::MAX,
-            ..args
-        }
+        saved.calling(instruction, libc::SYS_futex, args)
     })
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use goanna_sys::arch::Registers;
 use goanna_sys::ptrace::{SignalOrigin, Stopped};
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
@@ -13,7 +14,7 @@ use crate::inprocess::StubPosition;
 use crate::ptracer::inject::{Receive, Stop};
 use crate::ptracer::mailbox::Message;
 use crate::ptracer::restart;
-use crate::ptracer::rewrite::{Boundary, Registers};
+use crate::ptracer::rewrite::Boundary;
 
 /// Whether a stub has caused the signal, at a check before its call. The program must not get it: the thread makes the call again.
 /// That call reports the error in its arguments, or is dispatched to the program's handler (PR_SET_SYSCALL_USER_DISPATCH).
@@ -57,7 +58,7 @@ impl Supervisor {
         let left = left.filter(|left| *left != StubPosition::Notified);
         // Outside of a call the number is -1, which is not in the table.
         let (nr, args) = call_of(&regs);
-        let result = regs.rax.cast_signed();
+        let result = regs.result();
         let instead = if is_ours {
             self.waits.stop(tid, (nr, args), result)
         } else {
@@ -66,13 +67,13 @@ impl Supervisor {
         match instead {
             Some(Instead::Over(result)) => {
                 self.observe_end(tid, result, Treatment::Kernel);
-                regs.rax = result.cast_unsigned();
+                regs.set_result(result);
                 stopped.set_regs(&regs)?;
                 return stopped.cont(delivered);
             }
             Some(Instead::Restart(result, deadline)) => {
                 self.interrupted_call_continues(tid);
-                regs.rax = result.cast_unsigned();
+                regs.set_result(result);
                 stopped.set_regs(&regs)?;
                 if let Some(deadline) = deadline {
                     self.wake_at(tid, deadline);
@@ -101,9 +102,9 @@ impl Supervisor {
                 .then(|| monitor.tasks.left_to_wait(tid))
                 .flatten()
         };
-        let result = regs.rax.cast_signed();
+        let result = regs.result();
         if let Some(instead) = restart::instead(nr, args, self.shadow_files, result, received) {
-            regs.rax = instead.cast_unsigned();
+            regs.set_result(instead);
             stopped.set_regs(&regs)?;
         }
         stopped.cont(signal)
@@ -133,7 +134,7 @@ impl Supervisor {
         // For a rewritten call, the registers must be restored first.
         let is_rewritten = self.rewriter.is_running(tid);
         let boundary = (!is_rewritten)
-            .then(|| self.waits.syscall_stop(tid, regs.rax.cast_signed()))
+            .then(|| self.waits.syscall_stop(tid, regs.result()))
             .flatten();
         match boundary {
             Some(undisturbed::Boundary::Begins { is_over }) => {
@@ -144,16 +145,16 @@ impl Supervisor {
             }
             Some(undisturbed::Boundary::Ends(over)) => {
                 if let Some(over) = over {
-                    regs.rax = over.cast_unsigned();
+                    regs.set_result(over);
                     stopped.set_regs(&regs)?;
                     self.observe_end(tid, over, Treatment::Kernel);
                 }
-                return self.left(stopped, regs.rax.cast_signed());
+                return self.left(stopped, regs.result());
             }
             None => {}
         }
         let refused = match self.rewriter.syscall_stop(&stopped)? {
-            Boundary::Foreign => return self.left(stopped, regs.rax.cast_signed()),
+            Boundary::Foreign => return self.left(stopped, regs.result()),
             Boundary::Again => return stopped.cont(0),
             Boundary::Returned { result, answered } => {
                 if answered {
@@ -162,7 +163,7 @@ impl Supervisor {
                 let ends = self.waits.syscall_stop(tid, result);
                 if let Some(undisturbed::Boundary::Ends(Some(over))) = ends {
                     regs = stopped.regs()?;
-                    regs.rax = over.cast_unsigned();
+                    regs.set_result(over);
                     stopped.set_regs(&regs)?;
                     self.observe_end(tid, over, Treatment::Kernel);
                     return self.left(stopped, over);

@@ -2,6 +2,7 @@
 //!
 //! The kernel keeps a bitmap of the calls that a filter allows whatever their arguments are, and does not run the filter for them.
 
+use goanna_sys::arch::AUDIT_ARCH;
 use goanna_sys::filter::Insn;
 
 use crate::select::CallSet;
@@ -16,7 +17,6 @@ const RET: u32 = 0x06;
 const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_TRACE: u32 = 0x7ff0_0000;
 
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_FIRST_ARGUMENT: u32 = 16;
@@ -28,7 +28,7 @@ pub const PRCTL_SEEN: [u32; 2] = [libc::PR_SET_NAME as u32, libc::PR_SET_SECCOMP
 pub fn compile(set: &CallSet) -> Vec<Insn> {
     let mut program = vec![
         Insn::stmt(LD_W_ABS, OFFSET_ARCH),
-        Insn::jump(JEQ, AUDIT_ARCH_X86_64, 1, 0),
+        Insn::jump(JEQ, AUDIT_ARCH, 1, 0),
         Insn::stmt(RET, RET_TRACE),
         Insn::stmt(LD_W_ABS, OFFSET_NR),
     ];
@@ -96,15 +96,12 @@ mod tests {
             let program = compile(&set);
             assert!(program.len() < 4096);
             for nr in (0..600).chain([u32::MAX, 0x4000_0000]) {
-                let stops = run(&program, AUDIT_ARCH_X86_64, nr, 0) == RET_TRACE;
+                let stops = run(&program, AUDIT_ARCH, nr, 0) == RET_TRACE;
                 assert_eq!(stops, set.contains(nr), "{nr} {set:?}");
                 assert_eq!(run(&program, 0x4000_0003, nr, 0), RET_TRACE);
             }
             for operation in PRCTL_SEEN {
-                assert_eq!(
-                    run(&program, AUDIT_ARCH_X86_64, prctl, operation),
-                    RET_TRACE
-                );
+                assert_eq!(run(&program, AUDIT_ARCH, prctl, operation), RET_TRACE);
             }
         }
     }

@@ -6,6 +6,8 @@
 
 use nix::errno::Errno;
 
+use crate::arch::Registers;
+
 bitflags::bitflags! {
     /// `PTRACE_O_*`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,18 +141,18 @@ impl Stopped {
     }
 
     /// Its registers.
-    pub fn regs(&self) -> Result<libc::user_regs_struct, Errno> {
+    pub fn regs(&self) -> Result<Registers, Errno> {
         // SAFETY: user_regs_struct is plain integers, for which zero is a value.
         let mut regs: libc::user_regs_struct = unsafe { std::mem::zeroed() };
         // SAFETY: `regs` is a live user_regs_struct, which is what this request fills.
         let r = unsafe { libc::ptrace(libc::PTRACE_GETREGS, self.tid, 0usize, &raw mut regs) };
-        Errno::result(r).map(|_| regs)
+        Errno::result(r).map(|_| regs.into())
     }
 
-    /// Replaces its registers. At a seccomp stop, `orig_rax = -1` skips the call and `rax` is its result; another call
-    /// number is run through the filter again.
-    pub fn set_regs(&self, regs: &libc::user_regs_struct) -> Result<(), Errno> {
-        let regs = std::ptr::from_ref(regs);
+    /// Replaces its registers. At a seccomp stop, no call ([`Registers::leave_call`]) skips the call, which then has the result in the registers;
+    /// another call number is run through the filter again.
+    pub fn set_regs(&self, regs: &Registers) -> Result<(), Errno> {
+        let regs = std::ptr::from_ref(regs.user());
         // SAFETY: the request reads a user_regs_struct, and `regs` is one.
         let r = unsafe { libc::ptrace(libc::PTRACE_SETREGS, self.tid, 0usize, regs) };
         Errno::result(r).map(drop)

@@ -11,13 +11,13 @@ mod receive;
 
 use std::collections::HashMap;
 
+use goanna_sys::arch::{Registers, SYSCALL};
 use goanna_sys::ptrace::{self, Stopped};
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::{Errno, Result};
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::ptracer::rewrite::Registers;
 pub use fetch::Fetch;
 use filter::InstallFilter;
 use map::MapMemory;
@@ -141,7 +141,7 @@ impl Injector {
         Ok(())
     }
 
-    /// Lets the thread, which is at the exit stop of a call, run `script` before it continues with `saved`, in which rax will be the
+    /// Lets the thread, which is at the exit stop of a call, run `script` before it continues with `saved`, in which the result will be the
     /// script's result. If the vDSO has no syscall instruction, the thread is still stopped.
     pub fn receive(&mut self, stopped: Stopped, saved: Registers, script: Receive) -> Stop {
         let tid = stopped.tid();
@@ -204,13 +204,7 @@ impl Injector {
         let tid = stopped.tid();
         let mut injection = Injection {
             stage: Stage::Leaving,
-            // The syscall instruction is two bytes long.
-            saved: Some(Registers {
-                rip: regs.rip - 2,
-                rax: regs.orig_rax,
-                orig_rax: u64::MAX,
-                ..regs
-            }),
+            saved: Some(regs.before_call()),
             script: Script::Fetch(Box::new(script)),
             instruction: syscall_instruction(tid)?,
             signals: Vec::new(),
@@ -220,11 +214,7 @@ impl Injector {
         if let Some(interrupted) = self.by_tid.remove(&tid) {
             injection.waiting = interrupted.waiting;
         }
-        let skipped = Registers {
-            orig_rax: u64::MAX,
-            ..regs
-        };
-        stopped.set_regs(&skipped)?;
+        stopped.set_regs(&regs.outside_of_call())?;
         stopped.cont_syscall(0)?;
         self.by_tid.insert(tid, injection);
         Ok(())
@@ -271,7 +261,7 @@ impl Injector {
         let waiting = injection.waiting;
         let received = match injection.script {
             Script::InstallFilter(_) => return Stop::Filtered(outcome.map(drop), waiting),
-            Script::Receive(_) => injection.saved.map(|saved| saved.rax.cast_signed()),
+            Script::Receive(_) => injection.saved.map(|saved| saved.result()),
             Script::Fetch(_) | Script::MapMemory(_) => None,
         };
         let then = if waiting.is_empty() {
@@ -299,22 +289,10 @@ impl Injection {
     fn advance(&mut self, stopped: Stopped, result: Option<i64>) -> Result<bool, Errno> {
         let saved = self.saved.as_mut().ok_or(Errno::EIO)?;
         match self.script.next(&stopped, result, saved) {
-            Ok(Step::Call(nr, [rdi, rsi, rdx, r10, r8, r9])) => {
-                let regs = Registers {
-                    rip: self.instruction,
-                    rax: nr as u64,
-                    // What it was in is not restarted by the kernel, but by us in the end.
-                    orig_rax: u64::MAX,
-                    rdi,
-                    rsi,
-                    rdx,
-                    r10,
-                    r8,
-                    r9,
-                    ..*saved
-                };
+            Ok(Step::Call(nr, args)) => {
                 self.stage = Stage::Calling { entered: false };
-                stopped.set_regs(&regs)?;
+                // What it was in is not restarted by the kernel, but by us in the end.
+                stopped.set_regs(&saved.calling(self.instruction, nr, args))?;
                 stopped.cont_syscall(0)?;
                 Ok(false)
             }
@@ -336,29 +314,20 @@ impl Injection {
             }
             _ => {}
         }
-        let result = stopped.regs()?.rax.cast_signed();
+        let result = stopped.regs()?.result();
         self.advance(stopped, Some(result))
     }
 
     fn go_back(&self, stopped: Stopped) -> Result<(), Errno> {
         let saved = self.saved.ok_or(Errno::EIO)?;
-        let result = saved.rax.cast_signed();
-        let in_call = saved.orig_rax != u64::MAX;
-        let again = |nr: u64| Registers {
-            // The syscall instruction is two bytes long.
-            rip: saved.rip - 2,
-            rax: nr,
-            orig_rax: u64::MAX,
-            ..saved
-        };
-        let regs = match result {
-            _ if !in_call => saved,
-            result if RESTARTED.contains(&result) => again(saved.orig_rax),
-            RESTART_BLOCK => again(libc::SYS_restart_syscall as u64),
-            _ => Registers {
-                orig_rax: u64::MAX,
-                ..saved
-            },
+        let regs = match saved.result() {
+            _ if saved.number() == -1 => saved,
+            result if RESTARTED.contains(&result) => saved.before_call(),
+            RESTART_BLOCK => {
+                let args = saved.args();
+                saved.calling(saved.call_instruction(), libc::SYS_restart_syscall, args)
+            }
+            _ => saved.outside_of_call(),
         };
         stopped.set_regs(&regs)?;
         stopped.cont(0)
@@ -370,6 +339,6 @@ fn syscall_instruction(tid: i32) -> Result<u64, Errno> {
     let (start, end) = procfs::vdso(tid)?;
     let mut code = vec![0; usize::try_from(end - start).map_err(|_| Errno::ENOMEM)?];
     tracee::read_exact(tid, start, &mut code)?;
-    let at = code.windows(2).position(|pair| pair == [0x0f, 0x05]);
+    let at = code.windows(2).position(|pair| pair == SYSCALL);
     at.map(|at| start + at as u64).ok_or(Errno::EOPNOTSUPP)
 }

@@ -9,6 +9,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use goanna_sys::arch::Registers;
 use goanna_sys::descriptor_inbox::{DescriptorInbox, Expected};
 use goanna_sys::ptrace::Stopped;
 use goanna_sys::tracee;
@@ -18,7 +19,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use super::Step;
 use super::fetch::{message, text};
 use crate::process::task::Task;
-use crate::ptracer::rewrite::{Refused, Registers};
+use crate::ptracer::rewrite::Refused;
 
 /// Makes a thread receive a descriptor over a socket pair.
 pub struct Receive {
@@ -102,7 +103,7 @@ impl Receive {
             }
             Stage::Pair if result < 0 => {
                 if result == NO_NUMBERS {
-                    saved.rax = result as u64;
+                    saved.set_result(result);
                 }
                 Ok(Step::Done)
             }
@@ -138,12 +139,12 @@ impl Receive {
             }
             Stage::Receive { second } => {
                 let used = self.int(tid, MESSAGE + USED)?;
-                saved.rax = if result < 0 || used <= DESCRIPTOR as i32 {
+                saved.set_result(if result < 0 || used <= DESCRIPTOR as i32 {
                     // The kernel leaves out what it has no number for: another thread has taken the last one.
-                    NO_NUMBERS as u64
+                    NO_NUMBERS
                 } else {
-                    self.int(tid, CONTROL + DESCRIPTOR)? as u64
-                };
+                    self.int(tid, CONTROL + DESCRIPTOR)?.into()
+                });
                 self.close(vec![second])
             }
             Stage::Close { left } => self.close(left),

@@ -1,13 +1,11 @@
 //! The calls that the kernel performs in place of those that programs make: their registers, and the strings and
 //! structures that these point to.
 
+use goanna_sys::arch::Registers;
 use goanna_sys::filter::Insn;
 use goanna_vfs::Description;
 
 use crate::ptracer::program::Arg;
-
-/// Registers of a stopped tracee.
-pub type Registers = libc::user_regs_struct;
 
 /// The kernel's own result for a wait that a signal has ended.
 const ERESTARTSYS: i64 = -512;
@@ -114,7 +112,7 @@ impl Rewrite {
                 ..
             }) => Then::Lengths {
                 from: base,
-                to: saved.rsi,
+                to: saved.args()[1],
             },
             Self::Filter(_) => Then::Again,
             Self::MapCopy(content) => Then::Fill(content),
@@ -151,14 +149,12 @@ impl Rewrite {
     pub(super) fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
         match self {
             Self::Chdir(path) => {
-                regs.rdi = base;
+                regs.set_first_args([base]);
                 with_nul(path)
             }
             Self::Open { path, flags, .. } => {
-                regs.orig_rax = libc::SYS_open as u64;
-                regs.rdi = base;
-                regs.rsi = *flags as u64;
-                regs.rdx = 0;
+                regs.set_number(libc::SYS_open);
+                regs.set_first_args([base, *flags as u64, 0]);
                 with_nul(path)
             }
             Self::Execve {
@@ -167,10 +163,8 @@ impl Rewrite {
                 old_argv,
                 envp,
             } => {
-                regs.orig_rax = libc::SYS_execve as u64;
-                regs.rdi = base;
-                regs.rsi = *old_argv;
-                regs.rdx = *envp;
+                regs.set_number(libc::SYS_execve);
+                let mut vector = *old_argv;
                 let mut image = with_nul(program);
                 if let Some(argv) = argv {
                     let mut pointers = Vec::with_capacity(argv.len() + 1);
@@ -186,28 +180,28 @@ impl Rewrite {
                     }
                     pointers.push(0);
                     image.resize(image.len().next_multiple_of(8), 0);
-                    regs.rsi = base + image.len() as u64;
+                    vector = base + image.len() as u64;
                     image.extend(pointers.into_iter().flat_map(u64::to_ne_bytes));
                 }
+                regs.set_first_args([base, vector, *envp]);
                 image
             }
             Self::Addressed(send) => send.apply(base, regs),
             Self::Filter(program) => {
-                regs.orig_rax = libc::SYS_seccomp as u64;
-                regs.rdi = u64::from(libc::SECCOMP_SET_MODE_FILTER);
-                regs.rsi = libc::SECCOMP_FILTER_FLAG_TSYNC;
-                regs.rdx = base;
+                regs.set_number(libc::SYS_seccomp);
+                let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
+                regs.set_first_args([mode, libc::SECCOMP_FILTER_FLAG_TSYNC, base]);
                 filter_image(program, base)
             }
             Self::Interrupted => {
-                regs.orig_rax = u64::MAX;
-                regs.rax = ERESTARTSYS.cast_unsigned();
+                regs.leave_call();
+                regs.set_result(ERESTARTSYS);
                 Vec::new()
             }
             Self::MapCopy(_) => {
-                regs.r10 = regs.r10 & !(libc::MAP_SHARED as u64) | MAP_MEMORY;
-                regs.r8 = u64::MAX;
-                regs.r9 = 0;
+                let [address, length, access, kind, ..] = regs.args();
+                let kind = kind & !(libc::MAP_SHARED as u64) | MAP_MEMORY;
+                regs.set_args([address, length, access, kind, u64::MAX, 0]);
                 Vec::new()
             }
         }
@@ -234,11 +228,12 @@ const FPROG: usize = 16;
 
 impl Addressed {
     fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
+        let [fd, second, third, fourth, ..] = regs.args();
         match self.kind {
-            AddressedKind::Connect(len) => (regs.rsi, regs.rdx) = (base, len),
-            AddressedKind::To(len) => (regs.r8, regs.r9) = (base, len),
-            AddressedKind::Message => regs.rsi = base,
-            AddressedKind::Messages(count) => (regs.rsi, regs.rdx) = (base, count),
+            AddressedKind::Connect(len) => regs.set_first_args([fd, base, len]),
+            AddressedKind::To(len) => regs.set_args([fd, second, third, fourth, base, len]),
+            AddressedKind::Message => regs.set_first_args([fd, base]),
+            AddressedKind::Messages(count) => regs.set_first_args([fd, base, count]),
         }
         let mut image = self.image.clone();
         for &at in &self.pointers {

@@ -4,18 +4,19 @@
 //! such call of a thread is turned into an mmap of a scratch area, after which the tracee makes the rewritten call; children of
 //! fork and vfork inherit the area with the memory.
 //!
-//! `call.rs` has the calls. Registers are put back when the rewritten call returns: compilers rely on all but rax, rcx and r11.
+//! `call.rs` has the calls. Registers are put back when the rewritten call returns: compilers rely on all but those that every call changes.
 
 mod call;
 
 use std::collections::{HashMap, HashSet};
 
+use goanna_sys::arch::Registers;
 use goanna_sys::ptrace::Stopped;
 use goanna_sys::tracee;
 use goanna_vfs::{Description, Errno, Result};
 
 use call::Then;
-pub use call::{Addressed, AddressedKind, MMSGHDR, MSGHDR, Registers, Rewrite, filter_image};
+pub use call::{Addressed, AddressedKind, MMSGHDR, MSGHDR, Rewrite, filter_image};
 
 /// Memory of ours in a tracee.
 #[derive(Debug, Clone, Copy)]
@@ -124,17 +125,10 @@ impl Rewriter {
 
     fn map(&mut self, stopped: &Stopped, saved: Registers, rewrite: Rewrite) -> Result<(), Errno> {
         let len = rewrite.len().max(2 * PAGE).next_multiple_of(PAGE);
-        let regs = Registers {
-            orig_rax: libc::SYS_mmap as u64,
-            rdi: 0,
-            rsi: len,
-            rdx: (libc::PROT_READ | libc::PROT_WRITE) as u64,
-            r10: (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64,
-            r8: u64::MAX,
-            r9: 0,
-            ..saved
-        };
-        stopped.set_regs(&regs)?;
+        let access = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let args = [0, len, access, kind, u64::MAX, 0];
+        stopped.set_regs(&saved.with_call(libc::SYS_mmap, args))?;
         let mapping = Pending::Mapping {
             saved,
             len,
@@ -147,18 +141,7 @@ impl Rewriter {
     /// Whether this seccomp stop of `tid` is that of a call already rewritten, which is then to be continued with
     /// [`Stopped::cont_syscall`]. It is not when a signal handler runs first; the rewritten call follows behind it.
     pub fn seccomp_stop(&mut self, tid: i32, regs: &Registers) -> bool {
-        let call = |regs: &Registers| {
-            let Registers {
-                rip,
-                orig_rax,
-                rdi,
-                rsi,
-                rdx,
-                r8,
-                ..
-            } = *regs;
-            [rip, orig_rax, rdi, rsi, rdx, r8]
-        };
+        let call = |regs: &Registers| (regs.instruction(), regs.number(), regs.args());
         match self.pending.remove(&tid) {
             Some(Pending::Ready {
                 saved,
@@ -186,10 +169,10 @@ impl Rewriter {
         let now = stopped.regs()?;
         let mut regs = match pending {
             Pending::Running { saved, then } => {
-                let regs = self.returned(tid, saved, now.rax, &then);
+                let regs = self.returned(tid, saved, now.result(), &then);
                 if !matches!(then, Then::Again) {
                     boundary = Boundary::Returned {
-                        result: regs.rax.cast_signed(),
+                        result: regs.result(),
                         answered: matches!(then, Then::Opened { .. } | Then::Fill(_)),
                     };
                 }
@@ -198,7 +181,7 @@ impl Rewriter {
                     cloexec,
                     scratch,
                 } = then
-                    && is_refusal(regs.rax.cast_signed())
+                    && is_refusal(regs.result())
                 {
                     boundary = Boundary::Refused(Refused {
                         source,
@@ -216,7 +199,7 @@ impl Rewriter {
                 tid,
                 saved,
                 Scratch {
-                    address: now.rax,
+                    address: now.result().cast_unsigned(),
                     len,
                 },
                 rewrite,
@@ -225,36 +208,27 @@ impl Rewriter {
         };
         // Only a call that a signal has ended may be restarted: by the kernel, as the program's own call, or by the supervisor
         // ([`super::undisturbed`]). The others must not be, even if a signal arrives now.
-        let result = regs.rax.cast_signed();
+        let result = regs.result();
         if !RESTARTS.contains(&result) && result != EINTR {
-            regs.orig_rax = u64::MAX;
+            regs.leave_call();
         }
         stopped.set_regs(&regs)?;
         Ok(boundary)
     }
 
     /// The registers after a rewritten call that returned `result`.
-    fn returned(&mut self, tid: i32, saved: Registers, result: u64, then: &Then) -> Registers {
+    fn returned(&mut self, tid: i32, saved: Registers, result: i64, then: &Then) -> Registers {
         match *then {
             Then::Again => {
                 self.filtered.insert(tid);
-                again(saved)
+                saved.before_call()
             }
             Then::Lengths { from, to } => {
-                copy_lengths(tid, from, to, result.cast_signed());
-                Registers {
-                    rax: result,
-                    ..saved
-                }
+                copy_lengths(tid, from, to, result);
+                saved.with_result(result)
             }
-            Then::Fill(ref content) => Registers {
-                rax: fill(tid, result, content),
-                ..saved
-            },
-            Then::Nothing | Then::Opened { .. } => Registers {
-                rax: result,
-                ..saved
-            },
+            Then::Fill(ref content) => saved.with_result(fill(tid, result, content)),
+            Then::Nothing | Then::Opened { .. } => saved.with_result(result),
         }
     }
 
@@ -273,12 +247,9 @@ impl Rewriter {
         if failed || tracee::write_all(tid, address, &image).is_err() {
             if matches!(rewrite, Rewrite::Filter(_)) {
                 self.filtered.insert(tid);
-                return again(saved);
+                return saved.before_call();
             }
-            return Registers {
-                rax: -(Errno::ENOMEM as i64) as u64,
-                ..saved
-            };
+            return saved.with_result(-(Errno::ENOMEM as i64));
         }
         self.scratch.insert(tid, scratch);
         if let Some(lender) = self.lenders.get(&tid) {
@@ -286,7 +257,7 @@ impl Rewriter {
         }
         if matches!(rewrite, Rewrite::Filter(_)) {
             // seccomp(2) has no seccomp stop. The program's call has one: it will find the scratch area mapped.
-            return again(saved);
+            return saved.before_call();
         }
         let then = rewrite.then(address, &saved);
         self.pending.insert(
@@ -297,7 +268,7 @@ impl Rewriter {
                 then,
             },
         );
-        again(rewritten)
+        rewritten.before_call()
     }
 
     /// Whether `tid` is in a rewritten call.
@@ -342,16 +313,6 @@ impl Rewriter {
     }
 }
 
-/// The registers for restarting a call that has returned, with the arguments in `regs`.
-fn again(regs: Registers) -> Registers {
-    // The syscall instruction is two bytes long.
-    Registers {
-        rip: regs.rip - 2,
-        rax: regs.orig_rax,
-        ..regs
-    }
-}
-
 /// Whether this is an error of an open by `/proc` that does not concern the file: missing permission for the process or the
 /// object, or no such entry.
 fn is_refusal(result: i64) -> bool {
@@ -359,13 +320,14 @@ fn is_refusal(result: i64) -> bool {
     refusals.iter().any(|errno| -(*errno as i64) == result)
 }
 
-/// Writes `content` to the memory that was mapped at `address`, if the mapping has succeeded. Returns the result of the call.
-fn fill(tid: i32, address: u64, content: &[u8]) -> u64 {
-    let failed = (-PAGE.cast_signed()..0).contains(&address.cast_signed());
-    if failed || content.is_empty() || tracee::write_forced(tid, address, content).is_ok() {
-        return address;
+/// Writes `content` to the memory that mmap(2) has mapped with this result, if it has succeeded. Returns the result of the call.
+fn fill(tid: i32, result: i64, content: &[u8]) -> i64 {
+    let failed = (-PAGE.cast_signed()..0).contains(&result);
+    let fill = || tracee::write_forced(tid, result.cast_unsigned(), content);
+    if failed || content.is_empty() || fill().is_ok() {
+        return result;
     }
-    -(Errno::ENOMEM as i64) as u64
+    -(Errno::ENOMEM as i64)
 }
 
 /// Copies the lengths of `count` sent messages. An error is ignored: the kernel could not have written them either, and the
@@ -386,9 +348,9 @@ fn copy_lengths(tid: i32, from: u64, to: u64, count: i64) {
 /// The flags of the call that the thread is in, which made a child.
 pub fn clone_flags(stopped: &Stopped) -> Result<u64, Errno> {
     let regs = stopped.regs()?;
-    match regs.orig_rax as i64 {
+    match regs.number() {
         libc::SYS_vfork => Ok((libc::CLONE_VM | libc::CLONE_VFORK) as u64),
-        libc::SYS_clone => Ok(regs.rdi),
+        libc::SYS_clone => Ok(regs.args()[0]),
         _ => Ok(0),
     }
 }

@@ -5,6 +5,7 @@
 //! call. For calls whose verdict is "allow" whatever their arguments are, the kernel does not run the filter: it keeps a
 //! bitmap of them.
 
+use goanna_sys::arch::{AUDIT_ARCH, X32_BIT};
 use goanna_sys::filter::Insn;
 use goanna_syscalls::SysnoSet;
 
@@ -27,10 +28,6 @@ const RET_TRACE: u32 = 0x7ff0_0000;
 const RET_ERRNO: u32 = 0x0005_0000;
 /// The bits of the action; the others are its data.
 const RET_ACTION: u32 = 0xffff_0000;
-
-const AUDIT_ARCH_X86_64: u32 = 0xc000_003e;
-/// Numbers from here on belong to the x32 ABI.
-const X32_BIT: u32 = 0x4000_0000;
 
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
@@ -328,7 +325,7 @@ fn assemble(other: u32, verdict: impl Fn(&'static Entry) -> Verdict) -> Vec<Insn
 
     let mut program = vec![
         insn(LD_W_ABS, 0, 0, OFFSET_ARCH),
-        insn(JEQ, 1, 0, AUDIT_ARCH_X86_64),
+        insn(JEQ, 1, 0, AUDIT_ARCH),
         insn(RET, 0, 0, other),
         insn(LD_W_ABS, 0, 0, OFFSET_NR),
         insn(JGE, 0, 1, X32_BIT),

@@ -50,7 +50,7 @@ fn run_at(program: &[Insn], arch: u32, nr: u32, args: [u64; 6], ip: u64) -> u32 
 fn every_row_gets_its_verdict() {
     let program = compile(NOTIFY);
     for entry in ROWS {
-        let got = run(&program, AUDIT_ARCH_X86_64, entry.nr, [0; 6]);
+        let got = run(&program, AUDIT_ARCH, entry.nr, [0; 6]);
         let want = Verdict::of(entry, NOTIFY).on(&[0; 6]);
         assert_eq!(got, want, "{}", entry.name);
     }
@@ -66,7 +66,7 @@ fn calls_of_a_stub_pass_by_their_cookie_and_no_others_do() {
     let program = compile(purpose);
     let verdict = |nr: i64, sixth: u64| {
         let args = [1, 2, 3, 4, 5, sixth];
-        run_at(&program, AUDIT_ARCH_X86_64, nr as u32, args, ip)
+        run_at(&program, AUDIT_ARCH, nr as u32, args, ip)
     };
     for nr in [
         libc::SYS_openat2,
@@ -129,8 +129,8 @@ fn every_call_of_interest_stops_and_says_what_it_would_have_been_without() {
         .filter(|row| goanna_syscalls::signature(row.nr).is_some())
     {
         for args in samples {
-            let before = run(&plain, AUDIT_ARCH_X86_64, entry.nr, args);
-            let after = run(&observed, AUDIT_ARCH_X86_64, entry.nr, args);
+            let before = run(&plain, AUDIT_ARCH, entry.nr, args);
+            let after = run(&observed, AUDIT_ARCH, entry.nr, args);
             assert_eq!(after & RET_ACTION, RET_TRACE, "{}", entry.name);
             let message = match before & RET_ACTION {
                 RET_ALLOW => OBSERVED,
@@ -146,7 +146,7 @@ fn every_call_of_interest_stops_and_says_what_it_would_have_been_without() {
     });
     let others = ROWS.iter().filter(|row| row.name != "close");
     for entry in others.filter(|row| !matches!(row.rule, Rule::Affinity)) {
-        let of = |program: &[Insn]| run(program, AUDIT_ARCH_X86_64, entry.nr, [1; 6]);
+        let of = |program: &[Insn]| run(program, AUDIT_ARCH, entry.nr, [1; 6]);
         assert_eq!(of(&one), of(&plain), "{}", entry.name);
     }
 }
@@ -162,7 +162,7 @@ fn calls_about_cpus_stop_where_threads_may_stop_often() {
         ..NOTIFY
     };
     for nr in [libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity] {
-        let on = |purpose| run(&compile(purpose), AUDIT_ARCH_X86_64, nr as u32, [0; 6]);
+        let on = |purpose| run(&compile(purpose), AUDIT_ARCH, nr as u32, [0; 6]);
         assert_eq!(on(NOTIFY), RET_ALLOW);
         assert_eq!(on(stop), RET_TRACE | OBSERVED);
         assert_eq!(on(observed), RET_TRACE | OBSERVED);
@@ -174,11 +174,8 @@ fn foreign_and_unknown_calls_are_refused() {
     let program = compile(NOTIFY);
     let enosys = RET_ERRNO | libc::ENOSYS as u32;
     assert_eq!(run(&program, 0x4000_0003, 5, [0; 6]), enosys);
-    assert_eq!(
-        run(&program, AUDIT_ARCH_X86_64, X32_BIT | 2, [0; 6]),
-        enosys
-    );
-    assert_eq!(run(&program, AUDIT_ARCH_X86_64, 9999, [0; 6]), enosys);
+    assert_eq!(run(&program, AUDIT_ARCH, X32_BIT | 2, [0; 6]), enosys);
+    assert_eq!(run(&program, AUDIT_ARCH, 9999, [0; 6]), enosys);
 }
 
 #[test]
@@ -188,7 +185,7 @@ fn data_calls_run_in_the_kernel_where_all_files_are_the_hosts() {
         ..NOTIFY
     };
     let write = libc::SYS_write as u32;
-    let verdict = |purpose| run(&compile(purpose), AUDIT_ARCH_X86_64, write, [0; 6]);
+    let verdict = |purpose| run(&compile(purpose), AUDIT_ARCH, write, [0; 6]);
     assert_eq!(verdict(NOTIFY), RET_NOTIFY);
     assert_eq!(verdict(host_files), RET_ALLOW);
 }
@@ -198,8 +195,7 @@ fn sockets_are_stopped_under_a_second_filter_only() {
     let first = compile(NOTIFY);
     let sockets = compile_socket_filter(SocketFilter::Sockets);
     let datagrams = compile_socket_filter(SocketFilter::Datagrams);
-    let verdict =
-        |program: &[Insn], nr: i64, args| run(program, AUDIT_ARCH_X86_64, nr as u32, args);
+    let verdict = |program: &[Insn], nr: i64, args| run(program, AUDIT_ARCH, nr as u32, args);
     let socket = |domain: i32| [domain as u64, libc::SOCK_DGRAM as u64, 0, 0, 0, 0];
     for nr in [libc::SYS_socket, libc::SYS_socketpair] {
         assert_eq!(verdict(&first, nr, socket(libc::AF_UNIX)), RET_TRACE);
@@ -237,7 +233,7 @@ fn inherited_sockets_are_stopped_from_the_start() {
             inherited,
             ..NOTIFY
         });
-        run(&program, AUDIT_ARCH_X86_64, nr as u32, [1; 6])
+        run(&program, AUDIT_ARCH, nr as u32, [1; 6])
     };
     assert_eq!(verdict(None, libc::SYS_connect), RET_ALLOW);
     let sockets = Some(SocketFilter::Sockets);
@@ -253,7 +249,7 @@ fn inherited_sockets_are_stopped_from_the_start() {
 #[test]
 fn filters_of_the_program_itself_come_after_ours() {
     let first = compile(NOTIFY);
-    let verdict = |nr: i64, args| run(&first, AUDIT_ARCH_X86_64, nr as u32, args);
+    let verdict = |nr: i64, args| run(&first, AUDIT_ARCH, nr as u32, args);
     let filter = [u64::from(libc::SECCOMP_SET_MODE_FILTER), 0, 0, 0, 0, 0];
     assert_eq!(verdict(libc::SYS_seccomp, filter), RET_TRACE);
     assert_eq!(verdict(libc::SYS_seccomp, [2, 0, 0, 0, 0, 0]), RET_ALLOW);
@@ -269,7 +265,7 @@ fn filters_of_the_program_itself_come_after_ours() {
 #[test]
 fn participants_are_distinguished_and_only_closers_stop_at_close() {
     let (member, closer) = (compile_participant(false), compile_participant(true));
-    let verdict = |program: &[Insn], nr: i64| run(program, AUDIT_ARCH_X86_64, nr as u32, [0; 6]);
+    let verdict = |program: &[Insn], nr: i64| run(program, AUDIT_ARCH, nr as u32, [0; 6]);
     for nr in [libc::SYS_execve, libc::SYS_execveat] {
         assert_eq!(verdict(&member, nr), RET_TRACE | PARTICIPANT);
         assert_eq!(verdict(&closer, nr), RET_TRACE | CLOSER);
@@ -294,7 +290,7 @@ fn only_requests_of_devices_run_in_the_kernel_unseen() {
     let program = compile(NOTIFY);
     let verdict = |request: u64| {
         let args = [3, request, 0, 0, 0, 0];
-        run(&program, AUDIT_ARCH_X86_64, libc::SYS_ioctl as u32, args)
+        run(&program, AUDIT_ARCH, libc::SYS_ioctl as u32, args)
     };
     let natively = [
         libc::TCGETS,
@@ -326,7 +322,7 @@ fn seeks_beyond_the_largest_file_are_seen() {
     let program = compile(NOTIFY);
     let verdict = |offset: i64| {
         let args = [3, offset as u64, 0, 0, 0, 0];
-        run(&program, AUDIT_ARCH_X86_64, libc::SYS_lseek as u32, args)
+        run(&program, AUDIT_ARCH, libc::SYS_lseek as u32, args)
     };
     for offset in [0, 4096, (1 << 44) - 1, -1, -(1 << 50), i64::MIN] {
         assert_eq!(verdict(offset), RET_ALLOW, "{offset}");
@@ -340,14 +336,7 @@ fn seeks_beyond_the_largest_file_are_seen() {
 fn conditions_look_at_arguments() {
     let program = compile(NOTIFY);
     let mmap = libc::SYS_mmap as u32;
-    let verdict = |flags: i32| {
-        run(
-            &program,
-            AUDIT_ARCH_X86_64,
-            mmap,
-            [0, 0, 0, flags as u64, 3, 0],
-        )
-    };
+    let verdict = |flags: i32| run(&program, AUDIT_ARCH, mmap, [0, 0, 0, flags as u64, 3, 0]);
     assert_eq!(verdict(libc::MAP_SHARED), RET_NOTIFY);
     assert_eq!(verdict(libc::MAP_PRIVATE), RET_ALLOW);
     assert_eq!(verdict(libc::MAP_SHARED | libc::MAP_ANONYMOUS), RET_ALLOW);

@@ -1,9 +1,8 @@
 //! Injects system calls: makes a stopped thread perform a call for the tracer.
 
+use goanna_sys::arch::{Registers, SYSCALL};
 use goanna_sys::ptrace::{self, CallStop, Event, Status, Stopped};
 use goanna_sys::{Errno, tracee};
-
-const SYSCALL: [u8; 2] = [0x0f, 0x05];
 
 /// The outcome of an injected call.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,7 +17,7 @@ pub enum Injected {
 #[derive(Debug)]
 pub struct Site {
     /// The registers that the thread continues with.
-    saved: libc::user_regs_struct,
+    saved: Registers,
     /// The address of the instruction.
     instruction: u64,
 }
@@ -28,7 +27,7 @@ impl Site {
     /// new process. `EINVAL`: the thread is stopped elsewhere.
     pub fn of(stopped: &Stopped) -> Result<Self, Errno> {
         let saved = stopped.regs()?;
-        let instruction = saved.rip.wrapping_sub(SYSCALL.len() as u64);
+        let instruction = saved.call_instruction();
         let mut code = [0; SYSCALL.len()];
         if tracee::read(stopped.tid(), instruction, &mut code) != Ok(SYSCALL.len())
             || code != SYSCALL
@@ -46,21 +45,7 @@ impl Site {
         args: [u64; 6],
     ) -> Result<Injected, Errno> {
         let tid = stopped.tid();
-        let [rdi, rsi, rdx, r10, r8, r9] = args;
-        let injected = libc::user_regs_struct {
-            rip: self.instruction,
-            rax: nr.cast_unsigned(),
-            // The thread is in no call that the kernel could restart.
-            orig_rax: u64::MAX,
-            rdi,
-            rsi,
-            rdx,
-            r10,
-            r8,
-            r9,
-            ..self.saved
-        };
-        stopped.set_regs(&injected)?;
+        stopped.set_regs(&self.saved.calling(self.instruction, nr, args))?;
         let mut has_begun = false;
         loop {
             stopped.cont_syscall(0)?;

@@ -16,31 +16,32 @@ pub(super) fn restart_undisturbed(stopped: &Stopped, signal: Option<i32>) {
     let Ok(mut regs) = stopped.regs() else {
         return;
     };
-    let Ok(nr) = u32::try_from(regs.orig_rax) else {
+    let Ok(nr) = u32::try_from(regs.number()) else {
         return;
     };
-    if regs.rax.cast_signed() != EINTR || !ends_with_eintr(nr) {
+    if regs.result() != EINTR || !ends_with_eintr(nr) {
         return;
     }
     let stays = match signal {
         None => is_interrupted(tid).unwrap_or(true),
         // Each signal would restart a timeout.
-        Some(signal) => has_effect(tid, signal).unwrap_or(true) || !waits_for_ever(nr, &regs),
+        Some(signal) => has_effect(tid, signal).unwrap_or(true) || !waits_for_ever(nr, regs.args()),
     };
     if !stays {
-        regs.rax = ERESTARTNOHAND.cast_unsigned();
+        regs.set_result(ERESTARTNOHAND);
         // A thread that was killed needs no result.
         let _ = stopped.set_regs(&regs);
     }
 }
 
 /// Whether a waiting call certainly has no timeout.
-fn waits_for_ever(nr: u32, regs: &libc::user_regs_struct) -> bool {
+fn waits_for_ever(nr: u32, args: [u64; 6]) -> bool {
+    let [_, _, third, fourth, fifth, _] = args;
     match i64::from(nr) {
-        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (regs.r10 as i32) < 0,
-        libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => regs.r10 == 0,
-        libc::SYS_rt_sigtimedwait => regs.rdx == 0,
-        libc::SYS_io_getevents => regs.r8 == 0,
+        libc::SYS_epoll_wait | libc::SYS_epoll_pwait => (fourth as i32) < 0,
+        libc::SYS_epoll_pwait2 | libc::SYS_semtimedop => fourth == 0,
+        libc::SYS_rt_sigtimedwait => third == 0,
+        libc::SYS_io_getevents => fifth == 0,
         libc::SYS_semop => true,
         _ => false,
     }
