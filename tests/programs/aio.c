@@ -233,6 +233,17 @@ static void several(void)
 		taken += got;
 	IS("as many events", accepted >= 64 && accepted == taken);
 
+	/* Each request once, also where the call has to stop at one that it cannot perform yet. */
+	int appended = MUST(open("twice", O_WRONLY | O_CREAT | O_APPEND, 0644)), last = MUST(dup(appended));
+	struct iocb one = request(IOCB_CMD_PWRITE, appended, "once ", 5, 0);
+	struct iocb two = request(IOCB_CMD_PWRITE, last, "last", 4, 0), *both[] = {&one, &two};
+	for (int submitted = 0; submitted < 2;)
+		submitted += MUST(submit(ctx, 2 - submitted, both + submitted));
+	T("two by two descriptors", events_of(ctx, 2, 4, events, -1));
+	CONTENT("twice");
+	close(appended);
+	close(last);
+
 	static struct iocb many[300];
 	static struct io_event all[400];
 	struct iocb *all_requests[300];

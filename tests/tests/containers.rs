@@ -67,7 +67,7 @@ macro_rules! programs {
     )*};
 }
 
-programs! { open opath stat rw dirs names attr xattr acl mmap process fifos locks copy }
+programs! { open opath stat rw dirs names attr xattr acl mmap process fifos locks copy aio }
 
 /// Without `--intercept`, calls are intercepted as the container permits it.
 #[test]

@@ -1,7 +1,7 @@
 //! The threads of a process that wait for events of Linux AIO contexts (io_getevents(2)).
 //!
-//! The events themselves are in the ring of the context, which is memory of the process (`calls/aio/ring.rs`). The mutex of a context is held while its ring is read
-//! or written. It is a leaf. A process can make the monitor wait for its memory, and then only calls on the same context wait, too.
+//! The events themselves are in the ring of the context, which is memory of the process (`calls/content/aio/ring.rs`). The mutex of a context is held while its ring is read
+//! or written. Both mutexes here are leaves. A process can make the monitor wait for its memory, and then only calls on the same context wait, too.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -8,6 +8,7 @@ mod host;
 mod request;
 mod ring;
 
+use std::collections::hash_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,11 @@ pub fn submit(call: &mut Call<'_>) -> Result<Answer> {
         done += accepted;
         match outcome {
             Err(error) if done == 0 => return Err(error),
-            Err(_) => break,
+            Err(_) => {
+                // The call is not made again for a descriptor that the thread must send us: it has had an effect.
+                call.task.wanted();
+                break;
+            }
             Ok(()) => {}
         }
     }
@@ -131,11 +136,15 @@ pub fn getevents(call: &mut Call<'_>) -> Result<Answer> {
         context.waits.remove(&tid);
         return Ok(Answer::Value(ring.take(most, call.arg(3))?.into()));
     }
-    if let Some(wait) = context.waits.get(&tid) {
-        return Ok(Answer::Readable(wait.descriptor()?));
+    let wait = match context.waits.entry(tid) {
+        Entry::Occupied(wait) => wait.into_mut(),
+        Entry::Vacant(none) => none.insert(AioWait::begin(limit)?),
+    };
+    if call.may_wait {
+        Ok(Answer::Readable(wait.descriptor()?))
+    } else {
+        Ok(Answer::Wait)
     }
-    context.waits.insert(tid, AioWait::begin(limit)?);
-    Ok(Answer::Wait)
 }
 
 /// io_pgetevents(2): ENOSYS with a signal mask, which only the kernel can set for a wait. Programs then call io_getevents(2).
@@ -151,10 +160,10 @@ pub fn pgetevents(call: &mut Call<'_>) -> Result<Answer> {
 pub fn destroy(call: &mut Call<'_>) -> Result<Answer> {
     if let Ok(ring) = Ring::at(call.task.tid, call.arg(0)) {
         let context = context(call)?;
+        call.task.aio().remove(call.caller()?.pid, call.arg(0));
         let context = context.lock();
         ring.end()?;
         context.waits.values().for_each(AioWait::wake);
-        call.task.aio().remove(call.caller()?.pid, call.arg(0));
     }
     Ok(Answer::PassOn)
 }
