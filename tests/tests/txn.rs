@@ -108,6 +108,7 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
             None => until("the command gets through", || done.exists()),
         }
         let (launcher, owner) = killed;
+        let group = Pid::from_child(&child);
         if owner {
             let mut found = None;
             until("there is an owner", || {
@@ -115,10 +116,14 @@ fn a_monitor_that_is_killed_leaves_no_trace() {
                 found.is_some()
             });
             let (pid, _) = found.unwrap();
+            if launcher {
+                // It ends with 125 if it sees the end of the owner before its own.
+                kill_process_group(group, Signal::STOP).unwrap();
+            }
             kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
         }
         if launcher {
-            kill_process_group(Pid::from_child(&child), Signal::KILL).unwrap();
+            kill_process_group(group, Signal::KILL).unwrap();
         }
         // Long before the command's sleep ends: a launcher without an owner ends its command.
         let ended = wait(&mut child, Duration::from_secs(30));
