@@ -55,7 +55,7 @@ impl Ring {
     /// How many events there are.
     pub fn available(&self) -> Result<u32, Errno> {
         let (head, tail) = self.ends()?;
-        Ok((tail + self.len - head) % self.len)
+        Ok(self.between(head, tail))
     }
 
     /// Adds events, for which there are places.
@@ -76,8 +76,8 @@ impl Ring {
 
     /// Moves up to `count` events to the array at `to`; returns their number. EFAULT.
     pub fn take(&self, count: u32, to: u64) -> Result<u32, Errno> {
-        let count = count.min(self.available()?);
-        let (mut head, _) = self.ends()?;
+        let (mut head, tail) = self.ends()?;
+        let count = count.min(self.between(head, tail));
         let mut taken = 0;
         let mut events = Vec::new();
         while taken < count {
@@ -121,6 +121,10 @@ impl Ring {
             u32::from_ne_bytes(head) % self.len,
             u32::from_ne_bytes(tail) % self.len,
         ))
+    }
+
+    fn between(&self, head: u32, tail: u32) -> u32 {
+        (tail + self.len - head) % self.len
     }
 
     fn place(&self, index: u32) -> u64 {
