@@ -1,7 +1,7 @@
 //! Reads and writes of host files that the monitor makes for a program.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
@@ -26,60 +26,66 @@ fn aligned() -> (Vec<u8>, usize) {
     (buffer, skipped)
 }
 
-/// preadv2(2) of the file at `offset` into the tracee's `segments`.
-pub fn read(
-    call: &Call<'_>,
-    ofd: &OwnedFd,
-    segments: &[(u64, usize)],
-    offset: u64,
-    flags: u32,
-) -> Result<i64> {
-    let (mut buffer, skipped) = aligned();
-    buffer.resize(skipped + PIECE, 0);
-    let mut piece = |done: usize, wanted: usize| {
-        let into = buffer.get_mut(skipped..skipped + wanted);
-        let into = into.ok_or(Errno::EIO)?;
-        let at = offset + done as u64;
-        let flags = ReadWriteFlags::from_bits_retain(flags);
-        let got = preadv2(ofd.as_fd(), &mut [IoSliceMut::new(into)], at, flags);
-        let got = got.map_err(from_rustix)?;
-        let got = into.get(..got).unwrap_or(into);
-        if got.is_empty() {
-            return Ok(0);
-        }
-        tracee::write_vec(call.task.tid, &skip(segments, done), got)
-    };
-    in_pieces(segments, &mut piece)
+/// A read or write of a host file.
+pub struct Transfer<'a, 'm> {
+    /// preadv2(2) or pwritev2(2).
+    pub call: &'a Call<'m>,
+    /// The file.
+    pub ofd: &'a OwnedFd,
+    /// The buffers of the tracee.
+    pub segments: &'a [(u64, usize)],
+    /// The position in the file.
+    pub offset: u64,
+    /// `RWF_` flags.
+    pub flags: u32,
 }
 
-/// pwritev2(2) of the tracee's `segments` to the file at `offset`.
-pub fn write(
-    call: &Call<'_>,
-    ofd: &OwnedFd,
-    segments: &[(u64, usize)],
-    offset: u64,
-    flags: u32,
-) -> Result<i64> {
-    let caller = call.caller()?;
-    let available = within_limit(call, |limit| Ok(limit.saturating_sub(offset)))?;
-    let available = usize::try_from(available).unwrap_or(usize::MAX);
-    let (mut buffer, skipped) = aligned();
-    let mut piece = |done: usize, wanted: usize| {
-        buffer.truncate(skipped);
-        let wanted = wanted.min(available - done);
-        let rest = skip(segments, done);
-        call.memory.read_buffers(&rest, &mut buffer, wanted)?;
-        let data = buffer.get(skipped..).unwrap_or_default();
-        if data.is_empty() {
-            return Ok(0);
-        }
-        let at = offset + done as u64;
-        let flags = ReadWriteFlags::from_bits_retain(flags);
-        acting_as(&caller, None, || {
-            pwritev2(ofd.as_fd(), &[IoSlice::new(data)], at, flags).map_err(from_rustix)
-        })
-    };
-    in_pieces(segments, &mut piece)
+impl Transfer<'_, '_> {
+    fn flags(&self) -> ReadWriteFlags {
+        ReadWriteFlags::from_bits_retain(self.flags)
+    }
+
+    /// Reads into the buffers.
+    pub fn read(&self) -> Result<i64> {
+        let (mut buffer, skipped) = aligned();
+        buffer.resize(skipped + PIECE, 0);
+        let mut piece = |done: usize, wanted: usize| {
+            let into = buffer.get_mut(skipped..skipped + wanted);
+            let into = into.ok_or(Errno::EIO)?;
+            let at = self.offset + done as u64;
+            let got = preadv2(self.ofd, &mut [IoSliceMut::new(into)], at, self.flags());
+            let got = got.map_err(from_rustix)?;
+            let got = into.get(..got).unwrap_or(into);
+            if got.is_empty() {
+                return Ok(0);
+            }
+            tracee::write_vec(self.call.task.tid, &skip(self.segments, done), got)
+        };
+        in_pieces(self.segments, &mut piece)
+    }
+
+    /// Writes the buffers, with the caller's credentials and up to its limit of sizes.
+    pub fn write(&self) -> Result<i64> {
+        let caller = self.call.caller()?;
+        let available = within_limit(self.call, |limit| Ok(limit.saturating_sub(self.offset)))?;
+        let available = usize::try_from(available).unwrap_or(usize::MAX);
+        let (mut buffer, skipped) = aligned();
+        let mut piece = |done: usize, wanted: usize| {
+            buffer.truncate(skipped);
+            let wanted = wanted.min(available - done);
+            let rest = skip(self.segments, done);
+            self.call.memory.read_buffers(&rest, &mut buffer, wanted)?;
+            let data = buffer.get(skipped..).unwrap_or_default();
+            if data.is_empty() {
+                return Ok(0);
+            }
+            let at = self.offset + done as u64;
+            acting_as(&caller, None, || {
+                pwritev2(self.ofd, &[IoSlice::new(data)], at, self.flags()).map_err(from_rustix)
+            })
+        };
+        in_pieces(self.segments, &mut piece)
+    }
 }
 
 /// Transfers the segments by `piece`, which gets the count so far and that which is wanted next, and returns how many bytes it has transferred. An error after some

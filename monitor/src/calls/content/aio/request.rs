@@ -203,10 +203,17 @@ impl Request {
             read.map(|read| read.unwrap_or(Answer::PassOn))
         };
         result(outcome, || {
+            let on_host = host::Transfer {
+                call: &transfer,
+                ofd,
+                segments: &segments,
+                offset: self.offset,
+                flags,
+            };
             if writes {
-                host::write(&transfer, ofd, &segments, self.offset, flags)
+                on_host.write()
             } else {
-                host::read(&transfer, ofd, &segments, self.offset, flags)
+                on_host.read()
             }
         })
     }
