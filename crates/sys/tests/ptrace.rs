@@ -11,7 +11,9 @@ mod common;
 use common::{everyone, filter, launch_self, launch_shell, tracee_role};
 use goanna_sys::Errno;
 use goanna_sys::launch::{Launch, launch};
-use goanna_sys::ptrace::{CloneKind, Event, Options, Status, Stopped, interrupt, seize, wait};
+use goanna_sys::ptrace::{
+    CloneKind, Event, Options, Status, Stopped, ended, has_report, interrupt, reap, seize, wait,
+};
 
 fn start(request: &Launch) -> i32 {
     let launched = launch(request).unwrap();
@@ -149,6 +151,29 @@ fn a_group_stop_lasts_until_sigcont() {
         stop(pid, Status::EventStop).cont(0).unwrap();
         let seen = run();
         assert_eq!(seen.last(), Some(&(pid, Status::Exited(3))));
+    });
+}
+
+#[test]
+fn a_stop_is_no_end() {
+    everyone("a_stop_is_no_end", || {
+        let pid = start(&launch_shell("kill -TERM $$; exit 3", vec![], false));
+        stop(pid, Status::Exec { former_tid: pid }).cont(0).unwrap();
+        let reported = || {
+            while !has_report(pid) {
+                std::thread::yield_now();
+            }
+        };
+        reported();
+        assert_eq!(ended(pid), Ok(None));
+        stop(pid, Status::SignalDelivery(libc::SIGTERM))
+            .cont(0)
+            .unwrap();
+        reported();
+        let status = Status::Exited(3);
+        assert_eq!(ended(pid), Ok(Some(status)));
+        assert_eq!(reap(pid), Ok(Some(Event::Ended { tid: pid, status })));
+        assert_eq!(ended(pid), Ok(None));
     });
 }
 

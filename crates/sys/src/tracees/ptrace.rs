@@ -325,8 +325,9 @@ pub fn has_report(tid: i32) -> bool {
 pub fn ended(tid: i32) -> Result<Option<Status>, Errno> {
     let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
     match wait_id(Some(tid), flags)? {
-        Some(report) => decode(report.tid, report.raw),
-        None => Ok(None),
+        // The kernel reports stops of tracees to their tracer whatever the flags are.
+        Some(report) if report.is_end => decode(report.tid, report.raw),
+        _ => Ok(None),
     }
 }
 
