@@ -127,14 +127,38 @@ impl Requests {
 fn has_ended(process: BorrowedFd<'_>) -> bool {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
     match waitid(Id::PIDFd(process), flags) {
-        Ok(status) => status != WaitStatus::StillAlive,
+        // Stops of tracees are reported to the process of their tracer whatever the flags are.
+        Ok(status) => matches!(status, WaitStatus::Exited(..) | WaitStatus::Signaled(..)),
         Err(errno) => errno == Errno::ECHILD,
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use std::process::Command;
+
+    use goanna_sys::{pidfd, ptrace};
+
     use super::*;
+
+    #[test]
+    fn a_child_that_has_stopped_for_its_tracer_has_not_ended() {
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id().cast_signed();
+        let process = pidfd::open(pid).unwrap();
+        ptrace::seize(pid, ptrace::Options::MONITOR).unwrap();
+        ptrace::interrupt(pid).unwrap();
+        while !ptrace::has_report(pid) {
+            std::thread::yield_now();
+        }
+        assert!(!has_ended(process.as_fd()));
+        child.kill().unwrap();
+        while !has_ended(process.as_fd()) {
+            std::thread::yield_now();
+        }
+        assert!(child.wait().unwrap().code().is_none());
+    }
 
     #[test]
     fn the_second_request_is_final_and_the_first_one_when_the_command_has_ended() {
