@@ -10,6 +10,7 @@
 mod decode;
 mod decoded_call;
 mod named;
+pub mod numbers;
 mod operation;
 mod signature;
 pub mod structures;

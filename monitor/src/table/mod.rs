@@ -6,6 +6,7 @@ pub mod conditions;
 pub mod filter;
 mod rows;
 
+use goanna_syscalls::numbers::SystemCall;
 use nix::errno::Errno;
 
 use crate::call::{Answer, Call};
@@ -82,10 +83,10 @@ pub struct Entry {
     pub note: &'static str,
 }
 
-const fn row(nr: u32, name: &'static str, rule: Rule, note: &'static str) -> Entry {
+const fn row(call: SystemCall, rule: Rule, note: &'static str) -> Entry {
     Entry {
-        nr,
-        name,
+        nr: call.nr,
+        name: call.name,
         rule,
         note,
     }

@@ -4,6 +4,7 @@ mod param;
 mod rows;
 
 use crate::Operation;
+use crate::numbers::SystemCall;
 use crate::signature::{Class, Kind, Param, Returns, Signature};
 
 pub use rows::SIGNATURES;
@@ -33,8 +34,7 @@ impl Signature {
 
 /// A row: what its parameters and its result say of the call is added to `class`.
 const fn row(
-    nr: u32,
-    name: &'static str,
+    call: SystemCall,
     operation: Operation,
     class: Class,
     returns: Returns,
@@ -54,8 +54,8 @@ const fn row(
         index += 1;
     }
     Signature {
-        nr,
-        name,
+        nr: call.nr,
+        name: call.name,
         operation,
         class: all,
         params,
