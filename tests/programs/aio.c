@@ -351,6 +351,135 @@ static void waits(void)
 	close(fd);
 }
 
+static volatile sig_atomic_t broken_pipes;
+
+static void count_broken_pipe(int signal)
+{
+	(void)signal;
+	broken_pipes++;
+}
+
+static void *send_later(void *fd)
+{
+	usleep(60000);
+	MUST(write((intptr_t)fd, "later", 5));
+	return NULL;
+}
+
+static void *receive_later(void *fd)
+{
+	static char all[1 << 20];
+
+	usleep(60000);
+	for (size_t taken = 0; taken < sizeof all;) {
+		ssize_t got = read((intptr_t)fd, all, sizeof all);
+		if (got <= 0)
+			break;
+		taken += got;
+	}
+	return NULL;
+}
+
+static struct iocb without_waiting(struct iocb one)
+{
+	one.aio_rw_flags = RWF_NOWAIT;
+	return one;
+}
+
+/* What has no offsets. */
+static void streams(void)
+{
+	char got[16] = {0};
+	struct iovec two[2] = {{"ab", 2}, {"cdef", 4}}, into[2] = {{got, 3}, {got + 8, 3}};
+	int ends[2], pair[2];
+	pthread_t thread;
+
+	MUST(pipe2(ends, O_CLOEXEC));
+	PERFORM("an empty pipe", without_waiting(request(IOCB_CMD_PREAD, ends[0], got, 5, 0)));
+	PERFORM("write to it", request(IOCB_CMD_PWRITE, ends[1], "hello", 5, 0));
+	PERFORM("write at an offset", request(IOCB_CMD_PWRITE, ends[1], "world", 5, 100));
+	PERFORM("before the start", request(IOCB_CMD_PWRITE, ends[1], "world", 5, -1));
+	PERFORM("read some of it", request(IOCB_CMD_PREAD, ends[0], got, 7, 3));
+	note("read: %s", got);
+	PERFORM("read the rest", request(IOCB_CMD_PREAD, ends[0], got, sizeof got, 0));
+	PERFORM("write a vector", request(IOCB_CMD_PWRITEV, ends[1], two, 2, 0));
+	memset(got, 0, sizeof got);
+	PERFORM("read a vector", request(IOCB_CMD_PREADV, ends[0], into, 2, 0));
+	note("read: %s and %s", got, got + 8);
+	PERFORM("read the end for writing", request(IOCB_CMD_PREAD, ends[1], got, 5, 0));
+	PERFORM("write the end for reading", request(IOCB_CMD_PWRITE, ends[0], got, 5, 0));
+	PERFORM("fsync", request(IOCB_CMD_FSYNC, ends[1], NULL, 0, 0));
+	PERFORM("write what cannot be read", request(IOCB_CMD_PWRITE, ends[1], (void *)8, 5, 0));
+	memset(got, 0, sizeof got);
+	MUST(pthread_create(&thread, NULL, send_later, (void *)(intptr_t)ends[1]));
+	PERFORM("wait for what is written later", request(IOCB_CMD_PREAD, ends[0], got, sizeof got, 0));
+	pthread_join(thread, NULL);
+	note("read: %s", got);
+	MUST(fcntl(ends[0], F_SETFL, O_NONBLOCK));
+	PERFORM("a pipe that does not block", request(IOCB_CMD_PREAD, ends[0], got, 5, 0));
+	MUST(fcntl(ends[0], F_SETFL, 0));
+
+	MUST(fcntl(ends[1], F_SETFL, O_NONBLOCK));
+	while (write(ends[1], block, sizeof block) > 0)
+		;
+	PERFORM("a full one that does not block", request(IOCB_CMD_PWRITE, ends[1], "x", 1, 0));
+	MUST(fcntl(ends[1], F_SETFL, 0));
+	PERFORM("a full one", without_waiting(request(IOCB_CMD_PWRITE, ends[1], "x", 1, 0)));
+	MUST(pthread_create(&thread, NULL, receive_later, (void *)(intptr_t)ends[0]));
+	PERFORM("wait for room", request(IOCB_CMD_PWRITE, ends[1], block, sizeof block, 0));
+	close(ends[1]);
+	pthread_join(thread, NULL);
+	PERFORM("nobody writes", request(IOCB_CMD_PREAD, ends[0], got, 5, 0));
+	close(ends[0]);
+
+	MUST(pipe2(ends, O_CLOEXEC));
+	close(ends[0]);
+	signal(SIGPIPE, count_broken_pipe);
+	PERFORM("nobody reads", request(IOCB_CMD_PWRITE, ends[1], "hello", 5, 0));
+	note("%d signals", broken_pipes);
+	close(ends[1]);
+
+	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair));
+	PERFORM("write to a socket", request(IOCB_CMD_PWRITE, pair[0], "hello", 5, 0));
+	memset(got, 0, sizeof got);
+	PERFORM("read the other one", request(IOCB_CMD_PREAD, pair[1], got, sizeof got, 0));
+	note("read: %s", got);
+	PERFORM("an empty socket", without_waiting(request(IOCB_CMD_PREAD, pair[1], got, 5, 0)));
+	MUST(pthread_create(&thread, NULL, send_later, (void *)(intptr_t)pair[0]));
+	PERFORM("wait for what is sent later", request(IOCB_CMD_PREAD, pair[1], got, sizeof got, 0));
+	pthread_join(thread, NULL);
+	note("read: %s", got);
+	close(pair[1]);
+	PERFORM("the other one is closed", request(IOCB_CMD_PWRITE, pair[0], "hello", 5, 0));
+	note("%d signals", broken_pipes);
+	close(pair[0]);
+
+	int zero = MUST(open("/dev/zero", O_RDWR));
+	memset(got, 'x', sizeof got);
+	PERFORM("read a device", request(IOCB_CMD_PREAD, zero, got, 8, 5));
+	IS("zeroes", memcmp(got, (char[9]){[8] = 'x'}, 9) == 0);
+	PERFORM("write to it", request(IOCB_CMD_PWRITE, zero, "hello", 5, 0));
+	close(zero);
+
+	MUST(mkfifo("fifo", 0600));
+	int fifo = MUST(open("fifo", O_RDWR));
+	PERFORM("write to a fifo", request(IOCB_CMD_PWRITE, fifo, "hello", 5, 0));
+	memset(got, 0, sizeof got);
+	PERFORM("read it", request(IOCB_CMD_PREAD, fifo, got, sizeof got, 0));
+	note("read: %s", got);
+	PERFORM("an empty fifo", without_waiting(request(IOCB_CMD_PREAD, fifo, got, 5, 0)));
+	memset(got, 0, sizeof got);
+	MUST(pthread_create(&thread, NULL, send_later, (void *)(intptr_t)fifo));
+	PERFORM("wait for what is written later", request(IOCB_CMD_PREAD, fifo, got, sizeof got, 0));
+	pthread_join(thread, NULL);
+	note("read: %s", got);
+	int writes = MUST(open("fifo", O_WRONLY));
+	close(fifo);
+	PERFORM("nobody reads it", request(IOCB_CMD_PWRITE, writes, "hello", 5, 0));
+	note("%d signals", broken_pipes);
+	close(writes);
+}
+
 static void steps(void)
 {
 	contexts();
@@ -358,5 +487,6 @@ static void steps(void)
 	transfers();
 	several();
 	waits();
+	streams();
 	T("destroy it", syscall(SYS_io_destroy, ctx));
 }

@@ -278,6 +278,22 @@ static void descriptors(void)
 	T("all closed", fcntl(77, F_GETFD));
 }
 
+/* The path of a file without a name, with N for its inode number. */
+static void show_unnamed(int fd)
+{
+	char link[64], path[PATH_MAX], cwd[PATH_MAX];
+
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	ssize_t len = MUST(readlink(link, path, sizeof path - 1));
+	path[len] = 0;
+	MUST(getcwd(cwd, sizeof cwd) != NULL);
+	char *below = strncmp(path, cwd, strlen(cwd)) ? path : path + strlen(cwd), *number = strrchr(below, '#');
+	if (number)
+		note("its path: %.*s#N%s", (int)(number - below), below, number + 1 + strspn(number + 1, "0123456789"));
+	else
+		note("its path: %s", below);
+}
+
 static void temporary_files(void)
 {
 	int fd;
@@ -286,6 +302,7 @@ static void temporary_files(void)
 	MUST(mkdir("tmp", 0755));
 	T("O_TMPFILE", fd = open("tmp", O_TMPFILE | O_RDWR, 0640));
 	SHOW_FD("tmpfile", fd);
+	show_unnamed(fd);
 	T("write", write(fd, "temporary", 9));
 	SHOW_FD("tmpfile", fd);
 	sprintf(link, "/proc/self/fd/%d", fd);

@@ -11,6 +11,12 @@ enum Parent {
     Removed(Option<DirIv>),
 }
 
+/// Whether `entry` is what the kernel shows as the name of a file that was opened with O_TMPFILE: `#` and its inode number. Encrypted names have no `#`.
+fn is_unnamed(entry: &[u8]) -> bool {
+    let number = entry.strip_prefix(b"#");
+    number.is_some_and(|number| !number.is_empty() && number.iter().all(u8::is_ascii_digit))
+}
+
 impl Dirs {
     /// Translates a path of encrypted names to one of plain names, both from the root. A name that cannot be decrypted any more, because its
     /// directory was removed, is shown encrypted.
@@ -28,6 +34,9 @@ impl Dirs {
                 continue;
             }
             match &parent {
+                Parent::Existing(_) if entries.peek().is_none() && is_unnamed(entry) => {
+                    names.push(entry.to_vec());
+                }
                 Parent::Existing(dir) => {
                     let name = self.decrypt(caller, dir, entry)?;
                     names.push(name.ok_or(Errno::ENOENT)?);

@@ -1,4 +1,4 @@
-//! Reads and writes of host files that the monitor makes for a program.
+//! Reads and writes of host files, pipes, sockets and devices that the monitor makes for a program.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ fn aligned() -> (Vec<u8>, usize) {
     (buffer, skipped)
 }
 
-/// A read or write of a host file.
+/// A read or write.
 pub struct Transfer<'a, 'm> {
     /// preadv2(2) or pwritev2(2).
     pub call: &'a Call<'m>,
@@ -34,8 +34,8 @@ pub struct Transfer<'a, 'm> {
     pub ofd: &'a OwnedFd,
     /// The buffers of the tracee.
     pub segments: &'a [(u64, usize)],
-    /// The position in the file.
-    pub offset: u64,
+    /// The position in the file; `None` for what has no positions.
+    pub offset: Option<u64>,
     /// `RWF_` flags.
     pub flags: u32,
 }
@@ -45,14 +45,24 @@ impl Transfer<'_, '_> {
         ReadWriteFlags::from_bits_retain(self.flags)
     }
 
-    /// Reads into the buffers.
-    pub fn read(&self) -> Result<i64> {
+    /// Where the transfer continues after `done` bytes.
+    fn position(&self, done: usize) -> u64 {
+        // preadv2(2) takes -1 for the position of the description.
+        self.offset.map_or(u64::MAX, |offset| offset + done as u64)
+    }
+
+    /// Writes the buffers, or reads into them.
+    pub fn perform(&self, writes: bool) -> Result<i64> {
+        if writes { self.write() } else { self.read() }
+    }
+
+    fn read(&self) -> Result<i64> {
         let (mut buffer, skipped) = aligned();
         buffer.resize(skipped + PIECE, 0);
         let mut piece = |done: usize, wanted: usize| {
             let into = buffer.get_mut(skipped..skipped + wanted);
             let into = into.ok_or(Errno::EIO)?;
-            let at = self.offset + done as u64;
+            let at = self.position(done);
             let got = preadv2(self.ofd, &mut [IoSliceMut::new(into)], at, self.flags());
             let got = got.map_err(from_rustix)?;
             let got = into.get(..got).unwrap_or(into);
@@ -64,10 +74,13 @@ impl Transfer<'_, '_> {
         in_pieces(self.segments, &mut piece)
     }
 
-    /// Writes the buffers, with the caller's credentials and up to its limit of sizes.
-    pub fn write(&self) -> Result<i64> {
+    /// Writes with the caller's credentials and up to its limit of sizes.
+    fn write(&self) -> Result<i64> {
         let caller = self.call.caller()?;
-        let available = within_limit(self.call, |limit| Ok(limit.saturating_sub(self.offset)))?;
+        let available = match self.offset {
+            Some(offset) => within_limit(self.call, |limit| Ok(limit.saturating_sub(offset)))?,
+            None => u64::MAX,
+        };
         let available = usize::try_from(available).unwrap_or(usize::MAX);
         let (mut buffer, skipped) = aligned();
         let mut piece = |done: usize, wanted: usize| {
@@ -79,7 +92,7 @@ impl Transfer<'_, '_> {
             if data.is_empty() {
                 return Ok(0);
             }
-            let at = self.offset + done as u64;
+            let at = self.position(done);
             acting_as(&caller, None, || {
                 pwritev2(self.ofd, &[IoSlice::new(data)], at, self.flags()).map_err(from_rustix)
             })

@@ -13,20 +13,34 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::{Errno, FsError, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::write;
 use parking_lot::Mutex;
 
 use crate::call::{Answer, Call};
 use crate::process::aio::{AioContext, AioWait};
-use request::{Files, Request};
+use request::{Files, Performed, Request};
 use ring::{EVENT, Ring};
 
 /// Requests that are read, and whose events are put into the ring, together.
 const BATCH: i64 = 256;
 
-/// io_submit(2). A request that has to wait for a lock of a transaction ends the call, unless it is the first one.
+/// Why no more requests are performed.
+enum Stop {
+    /// The next one is not accepted, or has to wait for a lock of a transaction.
+    Failed(FsError),
+    /// The next one has to wait until this descriptor is readable.
+    Waits(OwnedFd),
+}
+
+impl<E: Into<FsError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// io_submit(2). A request that has to wait ends the call, unless it is the first one.
 pub fn submit(call: &mut Call<'_>) -> Result<Answer> {
     let ring = Ring::at(call.task.tid, call.arg(0))?;
     let count = i64::try_from(call.arg(1)).map_err(|_| Errno::EINVAL)?;
@@ -36,7 +50,13 @@ pub fn submit(call: &mut Call<'_>) -> Result<Answer> {
         let (accepted, outcome) = submit_batch(call, &ring, list, (count - done).min(BATCH));
         done += accepted;
         match outcome {
-            Err(error) if done == 0 => return Err(error),
+            Err(Stop::Failed(error)) if done == 0 => return Err(error),
+            Err(Stop::Waits(ready)) if done == 0 => {
+                return Ok(match call.may_wait {
+                    true => Answer::Readable(ready),
+                    false => Answer::Wait,
+                });
+            }
             Err(_) => {
                 // The call is not made again for a descriptor that the thread must send us: it has had an effect.
                 call.task.wanted();
@@ -49,7 +69,7 @@ pub fn submit(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// Performs up to `count` requests, and adds their events. Returns how many were accepted, and why no more.
-fn submit_batch(call: &Call<'_>, ring: &Ring, list: u64, count: i64) -> (i64, Result<()>) {
+fn submit_batch(call: &Call<'_>, ring: &Ring, list: u64, count: i64) -> (i64, Result<(), Stop>) {
     let context = match context(call) {
         Ok(context) => context,
         Err(errno) => return (0, Err(errno.into())),
@@ -72,8 +92,10 @@ fn submit_batch(call: &Call<'_>, ring: &Ring, list: u64, count: i64) -> (i64, Re
             return Err(Errno::EAGAIN.into());
         }
         let listener = request.listener(call)?;
-        let result = request.perform(call, &mut files)?;
-        events.extend(event(request, result));
+        match request.perform(call, &mut files)? {
+            Performed::Done(result) => events.extend(event(request, result)),
+            Performed::Waits(ready) => return Err(Stop::Waits(ready)),
+        }
         listeners.extend(listener);
         Ok(())
     };

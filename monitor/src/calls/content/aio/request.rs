@@ -3,12 +3,14 @@
 //! A request to write is the pwritev2(2) that it stands for, and so on: the handlers of these calls perform it for a file in a mount. What they would pass on to the
 //! kernel is done here (`host.rs`), because the program has not made that call.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::{Errno, FsError, Result};
-use nix::sys::stat::fstat;
+use nix::fcntl::OFlag;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::stat::{Mode, fstat};
 use nix::unistd::{fdatasync, fsync};
 
 use super::host;
@@ -34,6 +36,8 @@ const PWRITEV: u16 = 8;
 const NOTIFIES: u32 = 1;
 /// The flags that preadv2(2) and pwritev2(2) know.
 const RW_FLAGS: u32 = 0x1ff;
+/// `RWF_NOWAIT`
+const NOWAIT: u32 = libc::RWF_NOWAIT as u32;
 
 /// A `struct iocb`.
 pub struct Request {
@@ -68,6 +72,14 @@ pub fn read(tid: i32, list: u64, count: i64) -> Vec<Request> {
         .collect()
 }
 
+/// What became of a request.
+pub enum Performed {
+    /// It is done. Its event shows the result of the operation, or the negative errno.
+    Done(i64),
+    /// It can be performed when this descriptor is readable.
+    Waits(OwnedFd),
+}
+
 /// A descriptor of a request.
 struct Opened {
     fd: i32,
@@ -75,6 +87,20 @@ struct Opened {
     /// Its status flags, and the type of what it refers to.
     flags: i32,
     kind: u32,
+}
+
+impl Opened {
+    /// Another description of the FIFO, which never waits. EPIPE for writing where nobody reads.
+    fn without_waiting(&self) -> Result<OwnedFd> {
+        let path = format!("/proc/self/fd/{}", self.ofd.as_raw_fd());
+        let access = OFlag::from_bits_truncate(self.flags & libc::O_ACCMODE);
+        let flags = access | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let opened = nix::fcntl::open(path.as_str(), flags, Mode::empty());
+        Ok(opened.map_err(|errno| match errno {
+            Errno::ENXIO => Errno::EPIPE,
+            errno => errno,
+        })?)
+    }
 }
 
 /// The descriptors of the requests that come together.
@@ -150,11 +176,12 @@ impl Request {
         Ok(Some(ofd))
     }
 
-    /// Performs the request, and returns what its event shows: the result of the operation, or the negative errno. An error: the request is not accepted.
-    pub fn perform(&self, call: &Call<'_>, files: &mut Files) -> Result<i64> {
+    /// Performs the request. An error: it is not accepted.
+    pub fn perform(&self, call: &Call<'_>, files: &mut Files) -> Result<Performed> {
+        let opened = files.get(call, self.fd)?;
         let Opened {
             ofd, flags, kind, ..
-        } = files.get(call, self.fd)?;
+        } = opened;
         if flags & libc::O_PATH != 0 {
             return Err(Errno::EBADF.into());
         }
@@ -162,17 +189,24 @@ impl Request {
             call.put(self.address + KEY, &0_u32.to_ne_bytes())?;
         }
         let has_offsets = matches!(*kind, libc::S_IFREG | libc::S_IFBLK);
+        let is_stream = matches!(*kind, libc::S_IFIFO | libc::S_IFSOCK | libc::S_IFCHR);
         let access = flags & libc::O_ACCMODE;
         match self.opcode {
             PREAD | PREADV if access == libc::O_WRONLY => Err(Errno::EBADF.into()),
             PWRITE | PWRITEV if access == libc::O_RDONLY => Err(Errno::EBADF.into()),
-            PREAD | PREADV | PWRITE | PWRITEV if has_offsets => self.transfer(call, ofd),
+            PREAD | PREADV | PWRITE | PWRITEV if has_offsets => self.file(call, ofd),
+            PREAD | PREADV | PWRITE | PWRITEV if is_stream => self.stream(call, opened),
             FSYNC | FDSYNC if has_offsets || *kind == libc::S_IFDIR => self.sync(call, ofd),
             _ => Err(Errno::EINVAL.into()),
         }
     }
 
-    fn transfer(&self, call: &Call<'_>, ofd: &OwnedFd) -> Result<i64> {
+    fn writes(&self) -> bool {
+        matches!(self.opcode, PWRITE | PWRITEV)
+    }
+
+    /// The pwritev2(2) or preadv2(2) that the request stands for, and its buffers.
+    fn transfer<'m>(&self, call: &Call<'m>) -> Result<(Call<'m>, Vec<(u64, usize)>)> {
         if self.offset > i64::MAX as u64 {
             return Err(Errno::EINVAL.into());
         }
@@ -183,20 +217,25 @@ impl Request {
             PREADV | PWRITEV => (self.buffer, self.len),
             _ => (self.address + BUFFER, 1),
         };
-        let writes = matches!(self.opcode, PWRITE | PWRITEV);
-        let number = if writes {
+        let number = if self.writes() {
             libc::SYS_pwritev2
         } else {
             libc::SYS_preadv2
         };
         let (fd, flags) = (self.fd as u64, self.rw_flags);
         let args = [fd, buffers, count, self.offset, 0, flags.into()];
-        let mut transfer = stands_for(call, number, args);
+        let transfer = stands_for(call, number, args);
         let segments = match self.opcode {
             PREADV | PWRITEV => many(&transfer)?,
             _ => vec![checked(self.buffer, self.len)?],
         };
-        let outcome = if writes {
+        Ok((transfer, segments))
+    }
+
+    /// A read or write of a file, or of a block device.
+    fn file(&self, call: &Call<'_>, ofd: &OwnedFd) -> Result<Performed> {
+        let (mut transfer, segments) = self.transfer(call)?;
+        let outcome = if self.writes() {
             write::pwritev2(&mut transfer)
         } else {
             let read = read::of_mounted(&transfer, || Ok(segments.clone()), Some(self.offset));
@@ -207,18 +246,63 @@ impl Request {
                 call: &transfer,
                 ofd,
                 segments: &segments,
-                offset: self.offset,
-                flags,
+                offset: Some(self.offset),
+                flags: self.rw_flags,
             };
-            if writes {
-                on_host.write()
-            } else {
-                on_host.read()
-            }
+            on_host.perform(self.writes())
         })
     }
 
-    fn sync(&self, call: &Call<'_>, ofd: &OwnedFd) -> Result<i64> {
+    /// A read or write of what has no offsets: a pipe, a socket or a character device. EINVAL for devices without RWF_NOWAIT (tty(4)).
+    fn stream(&self, call: &Call<'_>, opened: &Opened) -> Result<Performed> {
+        let (transfer, segments) = self.transfer(call)?;
+        let try_with = |ofd: &OwnedFd, flags| {
+            let on_host = host::Transfer {
+                call: &transfer,
+                ofd,
+                segments: &segments,
+                offset: None,
+                flags,
+            };
+            on_host.perform(self.writes())
+        };
+        let asks = self.rw_flags & NOWAIT != 0;
+        let outcome = match try_with(&opened.ofd, self.rw_flags | NOWAIT) {
+            Err(FsError::Errno(Errno::EOPNOTSUPP)) if asks => Err(Errno::EOPNOTSUPP)?,
+            // A FIFO has no RWF_NOWAIT, but other descriptions.
+            Err(FsError::Errno(Errno::EOPNOTSUPP)) if opened.kind == libc::S_IFIFO => {
+                let other = opened.without_waiting();
+                other.and_then(|other| try_with(&other, self.rw_flags))
+            }
+            Err(FsError::Errno(Errno::EOPNOTSUPP)) => Err(Errno::EINVAL)?,
+            outcome => outcome,
+        };
+        match outcome {
+            Err(FsError::Errno(Errno::EAGAIN)) if !asks && opened.flags & libc::O_NONBLOCK == 0 => {
+                Ok(Performed::Waits(self.readiness(&opened.ofd)?))
+            }
+            outcome => {
+                if matches!(outcome, Err(FsError::Errno(Errno::EPIPE))) {
+                    call.monitor.signal(call.task.tid, libc::SIGPIPE);
+                }
+                result(outcome.map(Answer::Value), || Ok(0))
+            }
+        }
+    }
+
+    /// A descriptor that is readable when the request can be performed on `ofd`.
+    fn readiness(&self, ofd: &OwnedFd) -> Result<OwnedFd, Errno> {
+        let condition = if self.writes() {
+            EpollFlags::EPOLLOUT
+        } else {
+            EpollFlags::EPOLLIN
+        };
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        epoll.add(ofd, EpollEvent::new(condition, 0))?;
+        Ok(epoll.0)
+    }
+
+    fn sync(&self, call: &Call<'_>, ofd: &OwnedFd) -> Result<Performed> {
         if [self.buffer, self.len, self.offset, self.rw_flags.into()] != [0; 4] {
             return Err(Errno::EINVAL.into());
         }
@@ -248,8 +332,8 @@ fn stands_for<'m>(call: &Call<'m>, number: i64, args: [u64; 6]) -> Call<'m> {
     other
 }
 
-/// What the event of a request shows whose call has this outcome. `pass_on` performs a call that the kernel would perform. An error: the call has to wait.
-fn result(outcome: Result<Answer>, pass_on: impl FnOnce() -> Result<i64>) -> Result<i64> {
+/// What becomes of a request whose call has this outcome. `pass_on` performs a call that the kernel would perform. An error: the call has to wait for a lock.
+fn result(outcome: Result<Answer>, pass_on: impl FnOnce() -> Result<i64>) -> Result<Performed> {
     let outcome = match outcome {
         Ok(Answer::PassOn) => pass_on(),
         Ok(Answer::Value(value)) => Ok(value),
@@ -258,7 +342,7 @@ fn result(outcome: Result<Answer>, pass_on: impl FnOnce() -> Result<i64>) -> Res
         Err(errno) => Err(errno),
     };
     match outcome {
-        Err(FsError::Errno(errno)) => Ok(-i64::from(errno as i32)),
-        other => other,
+        Err(FsError::Errno(errno)) => Ok(Performed::Done(-i64::from(errno as i32))),
+        other => other.map(Performed::Done),
     }
 }
