@@ -4,18 +4,15 @@
 //! or written. Both mutexes here are leaves. A process can make the monitor wait for its memory, and then only calls on the same context wait, too.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goanna_vfs::Errno;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use parking_lot::Mutex;
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 
-use crate::errno::{errno, from_rustix};
+use crate::errno::errno;
 
 /// The contexts of a process. Processes that share their umask and working directory have them here together.
 #[derive(Debug, Default)]
@@ -50,16 +47,16 @@ impl AioContexts {
 pub struct AioWait {
     deadline: Option<Instant>,
     /// Expires at the deadline, or when there are new events: the thread waits for one descriptor.
-    timer: OwnedFd,
+    timer: TimerFd,
 }
 
 impl AioWait {
     /// A wait that begins now, and ends after `limit` if there is one.
     pub fn begin(limit: Option<Duration>) -> Result<Self, Errno> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         Ok(Self {
             deadline: limit.and_then(|limit| Instant::now().checked_add(limit)),
-            timer: timerfd_create(TimerfdClockId::Monotonic, flags).map_err(from_rustix)?,
+            timer: TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?,
         })
     }
 
@@ -73,7 +70,7 @@ impl AioWait {
     pub fn descriptor(&self) -> Result<OwnedFd, Errno> {
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         self.expire_after(self.deadline.map(left))?;
-        self.timer.try_clone().map_err(errno)
+        self.timer.as_fd().try_clone_to_owned().map_err(errno)
     }
 
     /// There are new events.
@@ -84,13 +81,11 @@ impl AioWait {
 
     /// `None`: never.
     fn expire_after(&self, time: Option<Duration>) -> Result<(), Errno> {
-        // The time 0 stands for never.
-        let time = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
-        let timer = Itimerspec {
-            it_interval: Timespec::default(),
-            it_value: Timespec::try_from(time).map_err(|_| Errno::EINVAL)?,
+        let Some(time) = time else {
+            return self.timer.unset();
         };
-        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &timer);
-        set.map(drop).map_err(from_rustix)
+        // The time 0 would stand for never.
+        let once = Expiration::OneShot(time.max(Duration::from_nanos(1)).into());
+        self.timer.set(once, TimerSetTimeFlags::empty())
     }
 }

@@ -9,16 +9,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_vfs::PlaceKey;
 use nix::errno::Errno;
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
 
 use super::mirrors::{MirrorId, Touch};
 use crate::errno::from_rustix;
@@ -26,15 +24,8 @@ use crate::errno::from_rustix;
 /// The limit on open descriptors of mirrors. Further opens raise no events.
 const HELD_MAX: usize = 2048;
 
-/// Time between two looks at a file whose close is in doubt: one millisecond.
-const CLOSE_POLL_INTERVAL: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 1_000_000,
-};
-const TIMER_OFF: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 0,
-};
+/// Time between two looks at a file whose close is in doubt.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The open mirrors of one open of a file.
 #[derive(Debug)]
@@ -101,7 +92,7 @@ impl Open<'_> {
 pub(super) struct Openings {
     inotify: OwnedFd,
     /// A timer that expires while a close is in doubt.
-    doubt: OwnedFd,
+    doubt: TimerFd,
     by_watch: HashMap<i32, Opening>,
     /// Mirrors of removed files that a program still has open.
     dying: Vec<(Arc<ObjectHandle>, OwnedFd)>,
@@ -111,10 +102,9 @@ impl Openings {
     /// EMFILE, ENFILE: the user has no inotify instance left.
     pub fn new() -> Result<Self, Errno> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC);
-        let doubt = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC);
         Ok(Self {
             inotify: inotify.map_err(from_rustix)?,
-            doubt: doubt.map_err(from_rustix)?,
+            doubt: TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC)?,
             by_watch: HashMap::new(),
             dying: Vec::new(),
         })
@@ -233,17 +223,13 @@ impl Openings {
     /// Any thread may have found a close that is in doubt, and the one that waits for the timer looks at it again.
     fn set_timer(&self) {
         let is_in_doubt = |opening: &Opening| opening.in_doubt != [false; 2];
-        let it_value = if self.by_watch.values().any(is_in_doubt) {
-            CLOSE_POLL_INTERVAL
-        } else {
-            TIMER_OFF
-        };
-        let once = Itimerspec {
-            it_interval: TIMER_OFF,
-            it_value,
-        };
         // Without the timer, the close is reported by the next sweep.
-        let _ = timerfd_settime(&self.doubt, TimerfdTimerFlags::empty(), &once);
+        let _ = if self.by_watch.values().any(is_in_doubt) {
+            let once = Expiration::OneShot(CLOSE_POLL_INTERVAL.into());
+            self.doubt.set(once, TimerSetTimeFlags::empty())
+        } else {
+            self.doubt.unset()
+        };
     }
 
     fn repeat_one(&mut self, watch: i32, events: ReadFlags) {
