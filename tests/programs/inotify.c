@@ -214,6 +214,12 @@ static void moves(void)
 	T("missing", unlink("d/none"));
 	T("taken", mkdir("d", 0755));
 	EVENTS("failures");
+	close(MUST(open("d/brief", O_CREAT | O_WRONLY, 0644)));
+	MUST(rename("d/brief", "d/renamed"));
+	EVENTS("a new file, closed and renamed at once");
+	close(MUST(open("d/renamed", O_WRONLY)));
+	MUST(unlink("d/renamed"));
+	EVENTS("opened, closed and removed at once");
 }
 
 static void themselves(void)

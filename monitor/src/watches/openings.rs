@@ -51,14 +51,25 @@ struct Opening {
 }
 
 impl Opening {
+    /// The number of reported opens, or of those for writing.
+    fn known_opens(&self, for_writing: bool) -> usize {
+        let known = self.held.iter().filter(|held| !for_writing || held.writes);
+        known.count()
+    }
+
+    /// What the lease test asks.
+    fn asked(&self) -> Option<&ObjectHandle> {
+        let handle = self.handle.as_deref();
+        handle.filter(|handle| handle.asks_silently())
+    }
+
     /// Whether the one known open still exists. The back end opens and closes the object for its own purposes, too. The kernel reports a close
     /// shortly before the lease test knows of it (`__fput` in fs/file_table.c). Opens that are not reported do not count: there are none any more.
     fn is_still_open(&self, for_writing: bool) -> bool {
-        let known = self.held.iter().filter(|held| !for_writing || held.writes);
-        let Some(handle) = self.handle.as_ref().filter(|handle| handle.asks_silently()) else {
+        let Some(handle) = self.asked() else {
             return false;
         };
-        known.count() == 1
+        self.known_opens(for_writing) == 1
             && if for_writing {
                 handle.open_for_write_elsewhere()
             } else {
@@ -214,8 +225,12 @@ impl Openings {
         while let Ok(event) = reader.next() {
             events.push((event.wd(), event.events()));
         }
+        let mut own = Vec::new();
         for (watch, events) in events {
-            self.repeat_one(watch, events);
+            own.extend(self.repeat_one(watch, events));
+        }
+        for (watch, writes) in own {
+            self.look_behind_own(watch, writes);
         }
         self.set_timer();
     }
@@ -232,14 +247,13 @@ impl Openings {
         };
     }
 
-    fn repeat_one(&mut self, watch: i32, events: ReadFlags) {
+    /// Repeats an event. Returns the watch, and whether the close was one for writing, if it is the monitor's own close.
+    fn repeat_one(&mut self, watch: i32, events: ReadFlags) -> Option<(i32, bool)> {
         if events.contains(ReadFlags::IGNORED) {
             self.by_watch.remove(&watch);
-            return;
+            return None;
         }
-        let Some(opening) = self.by_watch.get_mut(&watch) else {
-            return;
-        };
+        let opening = self.by_watch.get_mut(&watch)?;
         // The back end reads the object, too, to find writes of programs.
         let mut readers = opening.held.iter().filter(|held| held.reads);
         if events.contains(ReadFlags::ACCESS)
@@ -251,16 +265,29 @@ impl Openings {
         }
         let writes = events.contains(ReadFlags::CLOSE_WRITE);
         if !writes && !events.contains(ReadFlags::CLOSE_NOWRITE) {
-            return;
+            return None;
         }
         let own = &mut opening.own[usize::from(writes)];
         if *own > 0 {
             *own -= 1;
-            return;
+            return Some((watch, writes));
         }
         let is_open = opening.is_still_open(writes);
         opening.in_doubt[usize::from(writes)] = is_open;
         if !is_open {
+            self.close(watch, writes);
+        }
+        None
+    }
+
+    /// The monitor has closed the object itself. The kernel merges a program's close with that if it follows at once; then the lease test shows it.
+    fn look_behind_own(&mut self, watch: i32, writes: bool) {
+        let is_closed = self.by_watch.get(&watch).is_some_and(|opening| {
+            opening.known_opens(writes) == 1
+                && opening.asked().is_some()
+                && !opening.is_still_open(writes)
+        });
+        if is_closed {
             self.close(watch, writes);
         }
     }
