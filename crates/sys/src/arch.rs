@@ -13,7 +13,7 @@ pub const AUDIT_ARCH: u32 = 0xc000_003e;
 pub const X32_BIT: u32 = 0x4000_0000;
 
 /// The number of no call.
-const NO_CALL: u64 = u64::MAX;
+pub const NO_CALL: u64 = u64::MAX;
 
 /// The registers of a stopped thread.
 #[derive(Debug, Clone, Copy)]

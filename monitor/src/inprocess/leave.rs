@@ -2,8 +2,10 @@
 //! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
 //! between a stub's check and its call.
 
+use goanna_sys::arch::{self, NO_CALL};
+use goanna_sys::restarts::is_restart;
 use goanna_sys::stub::{self, NO_SYMLINKS, frame, kind, opens};
-use goanna_sys::{arch, procfs, tracee};
+use goanna_sys::{procfs, tracee};
 use goanna_vfs::Errno;
 use libc::user_regs_struct as Registers;
 
@@ -11,10 +13,6 @@ use super::InProcess;
 use super::area::Area;
 use super::sites::{SITE, Site};
 use super::space::Space;
-
-/// The results by which the kernel restarts calls.
-const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
-const NO_CALL: u64 = u64::MAX;
 
 /// Where a thread was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,11 +147,11 @@ fn leave_open(
             !opens::is_of_monitor(result)
         } else {
             // A second notification that is interrupted resumes the open at the site.
-            offset >= open.failed && !RESTARTS.contains(&result)
+            offset >= open.failed && !is_restart(result)
                 || (open.made..open.resumed).contains(&offset) && result >= 0
         };
     // A wait in its own open, such as that for the end of a lease, ends as that of the call at the site would: the kernel restarts it there, or makes it EINTR.
-    let is_wait = offset == open.made && regs.orig_rax != NO_CALL && RESTARTS.contains(&result);
+    let is_wait = offset == open.made && regs.orig_rax != NO_CALL && is_restart(result);
     frame.put_back(regs, true);
     if !is_over {
         space.opens.interrupt(regs.rsp);
@@ -261,7 +259,7 @@ fn leave(
     };
     let result = regs.rax.cast_signed();
     let is_interrupted =
-        offset == layout.final_call && regs.orig_rax != NO_CALL && RESTARTS.contains(&result);
+        offset == layout.final_call && regs.orig_rax != NO_CALL && is_restart(result);
     let is_at_final = offset == layout.final_call;
     let has_met_link = site.kind & kind::OPEN != 0
         && word(tid, regs.rsp.wrapping_add(frame::RESOLVE))? != NO_SYMLINKS;

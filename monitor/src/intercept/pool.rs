@@ -7,6 +7,7 @@ use std::thread;
 use goanna_affinity::KeptThread;
 use goanna_sys::cred;
 use goanna_sys::notify::{Listener, Notification, Ready, Reply};
+use goanna_sys::restarts::{ERESTARTNOINTR, ERESTARTSYS};
 use goanna_sys::stub::opens;
 use goanna_vfs::{Errno, FsError, Result};
 use nix::sys::signal::SigSet;
@@ -277,23 +278,18 @@ fn reply(
     );
 }
 
-/// Makes the call return `code`, one of the kernel's own results by which it restarts calls. The kernel looks for them only
+/// Makes the call return `result`, by which the kernel makes it again. The kernel looks for them only
 /// where the thread has a signal or a ptrace stop before it; otherwise the program would see the number. The pending signal that
 /// ended our wait may be the process's, and another thread may take it. So there is a ptrace stop first.
 fn restart(
     monitor: &Monitor,
     listener: &Listener,
     notification: &Notification,
-    code: i64,
+    result: i64,
 ) -> Result<(), Errno> {
     monitor.mailbox.post(Message::Interrupt(notification.tid));
-    listener.reply(notification.id, Reply::Value(-code))
+    listener.reply(notification.id, Reply::Value(result))
 }
-
-/// The result by which the kernel restarts a call, or returns EINTR if the signal's handler lacks SA_RESTART.
-const ERESTARTSYS: i64 = 512;
-/// The result by which the kernel always restarts a call: for calls that no signal interrupts natively.
-const ERESTARTNOINTR: i64 = 513;
 
 /// Replies with what `work` answers, or parks the caller when that takes long. EAGAIN where no thread can be started.
 fn wait_for(
@@ -325,5 +321,5 @@ fn park(
     let park = Park { waiting, at_stop };
     monitor.mailbox.post(Message::Park(Box::new(park)));
     // It fails where the caller has died.
-    let _ = listener.reply(notification.id, Reply::Value(-ERESTARTNOINTR));
+    let _ = listener.reply(notification.id, Reply::Value(ERESTARTNOINTR));
 }

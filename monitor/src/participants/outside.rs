@@ -6,11 +6,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
-use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use goanna_sys::restarts::is_restart;
 use goanna_syscalls::Named;
 use goanna_vfs::walk::{Last, Pos};
 use goanna_vfs::{Errno, FileKind, FsError, Result};
@@ -115,9 +115,7 @@ impl Policy {
 
     /// Handles the result of a call of `tid` that was about to change `path`, and that the kernel has performed.
     pub fn performed(&self, tid: i32, path: Vec<u8>, result: i64) {
-        /// The numbers by which the kernel restarts calls.
-        const RESTARTS: RangeInclusive<i64> = -516..=-512;
-        if RESTARTS.contains(&result) {
+        if is_restart(result) {
             self.restarted.lock().insert(tid);
         } else if result >= 0 {
             self.changed(path);

@@ -13,6 +13,7 @@ use goanna_sys::clock::monotonic_ns;
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Stopped};
+use goanna_sys::restarts::{self, is_restart};
 use goanna_syscalls::{DecodedCall, Outcome, Subject, Treatment, Value, decode};
 use goanna_vfs::{Errno, Result};
 use nix::unistd::Pid;
@@ -24,10 +25,6 @@ use crate::observe::{Ended, Files, TaskFiles, TaskNames, TraceeMemory};
 use crate::process::memory::{ArgumentMemory, Decoding};
 use crate::table::filter::{OBSERVED, OBSERVED_REFUSAL};
 use crate::table::{Rule, entry};
-
-const EINTR: i64 = -(Errno::EINTR as i64);
-/// The kernel's own results by which it restarts calls.
-const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// A call that has begun.
 struct Open {
@@ -86,7 +83,7 @@ impl Supervisor {
             let is_same = open.call.nr == nr && open.call.raw == args;
             let is_restarted = open
                 .interrupted
-                .is_none_or(|(result, _)| RESTARTS.contains(&result));
+                .is_none_or(|(result, _)| is_restart(result));
             if is_same && is_restarted {
                 // The handler of a signal may have changed what the arguments point to.
                 if open.interrupted.take().is_some() {
@@ -149,7 +146,7 @@ impl Supervisor {
 
     /// Thread `tid` is at the exit stop of its own call, which has this result.
     pub(super) fn observe_exit(&mut self, tid: i32, result: i64) {
-        let is_interrupted = result == EINTR || RESTARTS.contains(&result);
+        let is_interrupted = restarts::is_interrupted(result);
         match self.observed.open.get_mut(&tid) {
             Some(open) if is_interrupted => open.interrupted = Some((result, monotonic_ns())),
             Some(_) => self.observe_end(tid, result, Treatment::Kernel),
@@ -175,7 +172,7 @@ impl Supervisor {
             return;
         };
         // A thread that has died meanwhile needs no result.
-        if !RESTARTS.contains(&result) || has_effect(tid, signal).unwrap_or(true) {
+        if !is_restart(result) || has_effect(tid, signal).unwrap_or(true) {
             self.interrupted_call_is_over(tid);
         }
     }

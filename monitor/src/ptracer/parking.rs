@@ -16,6 +16,7 @@ use std::sync::Arc;
 use goanna_sys::arch::Registers;
 use goanna_sys::interrupt::has_effect;
 use goanna_sys::ptrace::{self, Stopped};
+use goanna_sys::restarts::{ERESTARTNOINTR, ERESTARTSYS, is_restart};
 use goanna_sys::tracee;
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, FsError, Result};
@@ -52,11 +53,6 @@ enum Stage {
 
 /// Maximum number of attempts to put a thread to sleep, if its sleep ends without a signal.
 const ATTEMPTS: u32 = 3;
-
-const ERESTARTSYS: i64 = -512;
-const ERESTARTNOINTR: i64 = -513;
-/// The kernel's own results by which it restarts calls.
-const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Parking {
     /// Whether the thread is parked, or about to be.
@@ -216,7 +212,7 @@ impl Supervisor {
         if !has_begun && is_done {
             return self.leave(stopped, 0);
         }
-        if !has_begun && !RESTARTS.contains(&stopped.regs()?.result()) {
+        if !has_begun && !is_restart(stopped.regs()?.result()) {
             return self.sleep(stopped, false);
         }
         if is_done || self.injector.has(tid) {

@@ -7,11 +7,10 @@
 //! such a result by `ERESTARTNOINTR`: the handler runs, then the call is restarted, as if the signal had come just before
 //! it.
 
+use goanna_sys::restarts::{ERESTARTNOINTR, ERESTARTSYS};
+
 use crate::process::task::Received;
 use crate::table::{Entry, entry};
-
-const ERESTARTSYS: i64 = 512;
-const ERESTARTNOINTR: i64 = 513;
 
 /// Whether a signal can natively interrupt call `nr` in a wait. All other calls return without EINTR.
 pub fn is_interruptible(nr: u32) -> bool {
@@ -61,11 +60,11 @@ pub fn instead(
     left_to_wait: impl FnOnce() -> Option<Received>,
 ) -> Option<i64> {
     let notifies = |entry: &Entry| entry.rule.notifies(&args, shadow_files);
-    if result != -ERESTARTSYS || !entry(nr).is_some_and(notifies) {
+    if result != ERESTARTSYS || !entry(nr).is_some_and(notifies) {
         return None;
     }
     let rightly = is_interruptible(nr) && left_to_wait() == Some((nr, args));
-    (!rightly).then_some(-ERESTARTNOINTR)
+    (!rightly).then_some(ERESTARTNOINTR)
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::interrupt::{ends_with_eintr, has_effect};
 use goanna_sys::procfs::{self, SleepingCall};
+use goanna_sys::restarts::{self, EINTR, ERESTARTNOHAND};
 use goanna_sys::sched::{self, Sleep};
 use goanna_sys::{pidfd, tracee};
 use goanna_vfs::Errno;
@@ -28,12 +29,6 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeValLike;
 use parking_lot::Mutex;
-
-const EINTR: i64 = -(Errno::EINTR as i64);
-/// The kernel's internal result of a call that it restarts unless a signal handler runs (ERESTARTNOHAND).
-const ERESTARTNOHAND: i64 = -514;
-/// All internal results by which the kernel restarts calls.
-const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// The state of a restarted call.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -223,7 +218,7 @@ impl Waits {
         }
         wait.stage = Stage::Outside;
         let (is_over, over) = (wait.is_over, wait.over);
-        let is_interrupted = result == EINTR || RESTARTS.contains(&result);
+        let is_interrupted = restarts::is_interrupted(result);
         if is_interrupted && !is_over {
             // The kernel reports the signal that has interrupted the wait next.
             return Some(Boundary::Ends(None));

@@ -4,3 +4,4 @@ pub mod filter;
 pub mod inherited;
 pub mod launch;
 pub mod notify;
+pub mod restarts;

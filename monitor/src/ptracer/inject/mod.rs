@@ -13,6 +13,7 @@ use std::collections::HashMap;
 
 use goanna_sys::arch::{Registers, SYSCALL};
 use goanna_sys::ptrace::{self, Stopped};
+use goanna_sys::restarts::{ERESTART_RESTARTBLOCK, ERESTARTNOHAND, ERESTARTNOINTR, ERESTARTSYS};
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::{Errno, Result};
 use nix::sys::signal::Signal;
@@ -99,10 +100,6 @@ pub enum Stop {
 pub struct Injector {
     by_tid: HashMap<i32, Injection>,
 }
-
-/// The kernel's own results that restart a call.
-const RESTARTED: [i64; 3] = [-512, -513, -514];
-const RESTART_BLOCK: i64 = -516;
 
 impl Injector {
     /// Begins to give `target` the filter of participants, for `waiting`. ESRCH.
@@ -322,8 +319,8 @@ impl Injection {
         let saved = self.saved.ok_or(Errno::EIO)?;
         let regs = match saved.result() {
             _ if saved.number() == -1 => saved,
-            result if RESTARTED.contains(&result) => saved.before_call(),
-            RESTART_BLOCK => {
+            ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => saved.before_call(),
+            ERESTART_RESTARTBLOCK => {
                 let args = saved.args();
                 saved.calling(saved.call_instruction(), libc::SYS_restart_syscall, args)
             }

@@ -2,12 +2,7 @@
 
 use goanna_sys::interrupt::{ends_with_eintr, has_effect, is_interrupted};
 use goanna_sys::ptrace::{CallStop, Stopped};
-
-const EINTR: i64 = -(libc::EINTR as i64);
-/// The kernel's internal result of a call that it restarts unless a signal handler runs (ERESTARTNOHAND).
-const ERESTARTNOHAND: i64 = -514;
-/// All internal results by which the kernel restarts calls.
-const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
+use goanna_sys::restarts::{self, EINTR, ERESTARTNOHAND};
 
 /// Makes the kernel restart the call of a stopped thread that would return EINTR only because the thread is traced: because of a stop of ours
 /// (`signal` is `None`), or of a signal without an effect. Where another signal's handler runs, the kernel makes it EINTR after all.
@@ -50,7 +45,7 @@ fn waits_for_ever(nr: u32, args: [u64; 6]) -> bool {
 /// Whether the call at whose exit a thread is stopped was interrupted.
 pub(super) fn is_interrupted_call(stopped: &Stopped) -> bool {
     match stopped.call() {
-        Ok(CallStop::Exit { result }) => result == EINTR || RESTARTS.contains(&result),
+        Ok(CallStop::Exit { result }) => restarts::is_interrupted(result),
         _ => false,
     }
 }
