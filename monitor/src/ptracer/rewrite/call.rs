@@ -3,12 +3,10 @@
 
 use goanna_sys::arch::Registers;
 use goanna_sys::filter::Insn;
+use goanna_sys::restarts::ERESTARTSYS;
 use goanna_vfs::Description;
 
 use crate::ptracer::program::Arg;
-
-/// The kernel's own result for a wait that a signal has ended.
-const ERESTARTSYS: i64 = -512;
 
 /// The call that replaces the program's call.
 pub enum Rewrite {

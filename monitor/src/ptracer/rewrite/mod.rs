@@ -12,7 +12,7 @@ use std::collections::{HashMap, HashSet};
 
 use goanna_sys::arch::Registers;
 use goanna_sys::ptrace::Stopped;
-use goanna_sys::tracee;
+use goanna_sys::{restarts, tracee};
 use goanna_vfs::{Description, Errno, Result};
 
 use call::Then;
@@ -82,10 +82,6 @@ pub struct Rewriter {
 }
 
 const PAGE: u64 = 4096;
-
-const EINTR: i64 = -(Errno::EINTR as i64);
-/// The kernel's own results ERESTARTSYS to ERESTART_RESTARTBLOCK.
-const RESTARTS: std::ops::RangeInclusive<i64> = -516..=-512;
 
 impl Rewriter {
     /// Prepares a tracee at its seccomp stop for `rewrite`. It must then be continued with
@@ -209,7 +205,7 @@ impl Rewriter {
         // Only a call that a signal has ended may be restarted: by the kernel, as the program's own call, or by the supervisor
         // ([`super::undisturbed`]). The others must not be, even if a signal arrives now.
         let result = regs.result();
-        if !RESTARTS.contains(&result) && result != EINTR {
+        if !restarts::is_interrupted(result) {
             regs.leave_call();
         }
         stopped.set_regs(&regs)?;
