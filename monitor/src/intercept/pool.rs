@@ -278,7 +278,7 @@ fn reply(
     );
 }
 
-/// Makes the call return `result`, by which the kernel makes it again. The kernel looks for them only
+/// Makes the call return `result`, one of the kernel's own results by which it restarts calls. The kernel looks for them only
 /// where the thread has a signal or a ptrace stop before it; otherwise the program would see the number. The pending signal that
 /// ended our wait may be the process's, and another thread may take it. So there is a ptrace stop first.
 fn restart(

@@ -3,14 +3,14 @@
 //! A request to write is the pwritev2(2) that it stands for, and so on: the handlers of these calls perform it for a file in a mount. What they would pass on to the
 //! kernel is done here (`host.rs`), because the program has not made that call.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use goanna_sys::memfile::reopen;
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::{Errno, FsError, Result};
-use nix::fcntl::OFlag;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
-use nix::sys::stat::{Mode, fstat};
+use nix::sys::stat::fstat;
 use nix::unistd::{fdatasync, fsync};
 
 use super::host;
@@ -92,14 +92,11 @@ struct Opened {
 impl Opened {
     /// Another description of the FIFO, which never waits. EPIPE for writing where nobody reads.
     fn without_waiting(&self) -> Result<OwnedFd> {
-        let path = format!("/proc/self/fd/{}", self.ofd.as_raw_fd());
-        let access = OFlag::from_bits_truncate(self.flags & libc::O_ACCMODE);
-        let flags = access | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let opened = nix::fcntl::open(path.as_str(), flags, Mode::empty());
-        Ok(opened.map_err(|errno| match errno {
-            Errno::ENXIO => Errno::EPIPE,
-            errno => errno,
-        })?)
+        let flags = self.flags & libc::O_ACCMODE | libc::O_NONBLOCK;
+        match reopen(self.ofd.as_fd(), flags) {
+            Err(Errno::ENXIO) => Err(Errno::EPIPE.into()),
+            opened => Ok(opened?),
+        }
     }
 }
 
@@ -332,7 +329,7 @@ fn stands_for<'m>(call: &Call<'m>, number: i64, args: [u64; 6]) -> Call<'m> {
     other
 }
 
-/// What becomes of a request whose call has this outcome. `pass_on` performs a call that the kernel would perform. An error: the call has to wait for a lock.
+/// The outcome of a request, by the outcome of its call. `pass_on` performs a call that the kernel would perform. An error: the call has to wait for a lock.
 fn result(outcome: Result<Answer>, pass_on: impl FnOnce() -> Result<i64>) -> Result<Performed> {
     let outcome = match outcome {
         Ok(Answer::PassOn) => pass_on(),
