@@ -148,11 +148,11 @@ fn others_fill_the_disk(engine: EngineKind) {
             fs::remove_dir_all(disk.store()).unwrap();
             disk.free_space();
             common::copy_dir(copy.path(), &disk.store());
-            disk.fill();
         } else {
             store.close().unwrap();
         }
         for _ in 0..2 {
+            disk.fill();
             let store = reopen(&disk.store(), engine, &model);
             assert_eq!(add_pages(&store, &mut model, 2000), 0);
             store.close().unwrap();

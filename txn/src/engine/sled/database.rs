@@ -183,13 +183,17 @@ pub(super) fn grown(bytes: u64) -> u64 {
     bytes.saturating_mul(GROWTH).saturating_add(BEGUN_SEGMENTS)
 }
 
-/// Returns when no thread of sled has the files open any more, and they are on disk.
+/// Returns when no thread of sled has the files open any more, and they are on disk. They can be opened on a full disk then.
 pub(super) fn close(dir: &Path, database: sled::Db) -> Result<(), Error> {
     if let Err(error) = write_by(&database, || Ok(()))? {
         abandon(dir, database)?;
         return Err(error);
     }
     drop(database);
+    wait_for_close(dir)?;
+    // When sled opens a log that has grown, it writes a file with the places of all nodes, and overwrites the rest of the last segment. After
+    // that, an open writes nothing that takes space.
+    drop(open_database(dir)?);
     wait_for_close(dir)?;
     tree::trim(&dir.join(DB))?;
     // flush() ends in sync_file_range(2), which neither writes metadata nor flushes the disk's cache.
@@ -284,5 +288,31 @@ mod tests {
         assert!(matches!(written, Err(Error::NoSpace)), "{written:?}");
         assert!(begun.elapsed() >= STALL);
         abandon(&copy, database).unwrap();
+    }
+
+    /// The disk can be full when a copy is opened.
+    #[test]
+    fn an_open_of_a_closed_copy_takes_no_space() {
+        let dir = tempfile::tempdir().unwrap();
+        let sums = || tree::sums(dir.path(), "copy").unwrap();
+        let copy = dir.path().join("copy");
+        let mut rng = fastrand::Rng::with_seed(1);
+        // The log ends in the first segment, and in later ones, at different places.
+        for count in [1, 100, 41, 350, 7] {
+            let database = open_database(&copy).unwrap();
+            for number in 0..count {
+                let value: Vec<u8> = std::iter::repeat_with(|| rng.u8(..))
+                    .take(16 << 10)
+                    .collect();
+                database
+                    .insert([count, number].map(u32::to_be_bytes).concat(), value)
+                    .unwrap();
+            }
+            close(&copy, database).unwrap();
+            let closed = sums();
+            drop(open_database(&copy).unwrap());
+            wait_for_close(&copy).unwrap();
+            assert!(sums() == closed, "{count}");
+        }
     }
 }
