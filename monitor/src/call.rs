@@ -8,7 +8,7 @@ use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_syscalls::{Named, signature};
 use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Seen, Walk};
-use goanna_vfs::{Caller, Errno, FsError, PATH_MAX, Place, Result, caps};
+use goanna_vfs::{Caller, Errno, FsError, Mounts, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
 pub use crate::answer::{Answer, Work};
@@ -68,6 +68,8 @@ pub struct Resolved<T> {
 pub struct Call<'m> {
     /// The monitor.
     pub monitor: &'m Monitor,
+    /// The mounts at the start of the call.
+    pub mounts: Arc<Mounts>,
     /// The thread that calls.
     pub task: Arc<Task>,
     /// Call number.
@@ -91,6 +93,7 @@ impl<'m> Call<'m> {
     pub fn new(monitor: &'m Monitor, task: Arc<Task>, nr: u32, args: [u64; 6]) -> Self {
         Self {
             memory: ArgumentMemory::of(task.tid),
+            mounts: monitor.mounts.current(),
             monitor,
             task,
             nr,
@@ -333,7 +336,7 @@ impl<'m> Call<'m> {
         let (start, native_start) = self.start(dirfd, path)?;
         let caller = self.caller()?;
         let process_view = self.process_view()?;
-        let mut walk = Walk::new(&self.monitor.mounts, &caller, &process_view);
+        let mut walk = Walk::new(&self.mounts, &caller, &process_view);
         let at = find(&mut walk, start)?;
         Ok(Resolved {
             at,
@@ -369,7 +372,7 @@ impl<'m> Call<'m> {
     pub fn place(&self, pos: Pos) -> Result<Place> {
         match pos {
             Pos::Mounted(place) => Ok(place),
-            Pos::Host(path) => self.monitor.mounts.host_place(&*self.caller()?, &path),
+            Pos::Host(path) => self.mounts.host_place(&*self.caller()?, &path),
         }
     }
 
@@ -425,7 +428,7 @@ impl<'m> Call<'m> {
         let Last::Name(name) = last else {
             return Ok(false);
         };
-        if matches!(dir, Pos::Mounted(_)) && !self.monitor.mounts.nested() {
+        if matches!(dir, Pos::Mounted(_)) && !self.mounts.nested() {
             return Ok(false);
         }
         let mut path = match dir.path(&*self.caller()?) {
@@ -438,7 +441,7 @@ impl<'m> Call<'m> {
             path.push(b'/');
         }
         path.extend_from_slice(name);
-        Ok(self.monitor.mounts.at(&path).is_some())
+        Ok(self.mounts.at(&path).is_some())
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use goanna_sys::limits;
 use goanna_sys::procfs::DescriptorCount;
-use goanna_vfs::{Errno, Mounts};
+use goanna_vfs::{Errno, MountTable};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
 
+use crate::calls::mounting::hosted::Hosted;
 use crate::calls::outgrow::RelocationRetries;
 use crate::calls::socket::Names;
 use crate::inprocess::{InProcess, Unused};
@@ -37,7 +38,9 @@ use crate::watches::Watches;
 #[derive(Debug)]
 pub struct Monitor {
     /// The mount table.
-    pub mounts: Mounts,
+    pub mounts: MountTable,
+    /// The mounts of the host that programs of the run have made in its mounts.
+    pub(crate) hosted: Hosted,
     /// Known tracees.
     pub(crate) tasks: Tasks,
     /// Calls being answered.
@@ -112,7 +115,8 @@ impl Monitor {
                 unused,
                 config.stubs == Stubs::Counted,
             ),
-            mounts: config.mounts,
+            hosted: Hosted::new(config.host_directories),
+            mounts: MountTable::new(config.mounts),
             tasks: Tasks::default(),
             in_flight: InFlight::default(),
             installs: InFlight::default(),

@@ -20,6 +20,174 @@ static void of_a_user(void)
 	T("move", syscall(SYS_move_mount, AT_FDCWD, "d", AT_FDCWD, "d", 0));
 }
 
+static struct stat root_of(const char *path)
+{
+	struct stat st = {0};
+
+	stat(path, &st);
+	return st;
+}
+
+/* How often PATH is a mount point in mountinfo, and whether each has a parent there. */
+static void listed(int line, const char *path)
+{
+	char entry[PATH_MAX * 2], wanted[PATH_MAX], target[PATH_MAX];
+	int ids[4096], parents[4096], count = 0, found = 0, orphans = 0, of[16];
+	FILE *list = fopen("/proc/self/mountinfo", "re");
+
+	MUST(realpath(path, wanted) ? 0 : -1);
+	while (list && fgets(entry, sizeof entry, list) && count < 4096) {
+		if (sscanf(entry, "%d %d %*s %*s %s", &ids[count], &parents[count], target) != 3)
+			continue;
+		if (!strcmp(target, wanted) && found < 16)
+			of[found++] = parents[count];
+		count++;
+	}
+	fclose(list);
+	for (int i = 0; i < found; i++) {
+		int known = 0;
+		for (int j = 0; j < count; j++)
+			known |= ids[j] == of[i];
+		orphans += !known;
+	}
+	note("%d %s is listed %d times, %d without parent", line, path, found, orphans);
+}
+#define LISTED(path) listed(__LINE__, path)
+
+static void of_root(void)
+{
+	struct stat before = root_of("d"), above = root_of("."), st;
+	char text[PATH_MAX];
+
+	make("d/under", "covered");
+	MUST(mkdir("d/sub", 0755));
+	snprintf(text, sizeof text, "%s/w/d/under", top_path);
+	/* Often enough that the answers need not come from the monitor any more. */
+	for (int i = 0; i < 200; i++)
+		MUST(stat("d/under", &st) | stat(text, &st) | stat("d", &st) | access("d/sub", F_OK));
+	T("mount with options", mount("none", "d", "tmpfs", MS_NOSUID, "size=1m,mode=750"));
+	SHOW("d");
+	T("covered", access("d/under", F_OK));
+	T("covered, by its path", stat(text, &st));
+	T("a covered directory", access("d/sub", F_OK));
+	st = root_of("d");
+	IS("another device", st.st_dev != before.st_dev && st.st_dev != above.st_dev);
+	LISTED("d");
+	make("d/file", "in the mount");
+	CONTENT("d/file");
+	T("link out of it", link("d/file", "file"));
+	T("rename out of it", rename("d/file", "file"));
+	T("rename into it", rename("d/../d/file", "d/other"));
+	T("remove", rmdir("d"));
+	T("rename", rename("d", "e"));
+	T("unlink", unlink("d"));
+	T("make", mkdir("d", 0755));
+	T("into", chdir("d"));
+	CWD();
+	T("above", access("../d/other", F_OK));
+	T("busy with a working directory", umount2("../d", 0));
+	T("out", chdir(".."));
+	CWD();
+	int fd = MUST(open("d/other", O_RDWR | O_CLOEXEC));
+	T("busy with a file", umount2("d", 0));
+	T("not expired", umount2("d", MNT_EXPIRE));
+	close(fd);
+	fd = MUST(open("d", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	T("busy with a directory", umount2("d", 0));
+	O("from a directory", openat(fd, "other", O_RDONLY | O_CLOEXEC));
+	O("above a directory", openat(fd, "../d/other", O_RDONLY | O_CLOEXEC));
+	close(fd);
+	T("read-only", mount(NULL, "d", NULL, MS_REMOUNT | MS_RDONLY, NULL));
+	O("write", open("d/other", O_RDWR | O_CLOEXEC));
+	T("write again", mount(NULL, "d", NULL, MS_REMOUNT, NULL));
+	O("written again", open("d/other", O_RDWR | O_CLOEXEC));
+	T("inside", mkdir("d/inside", 0755));
+	T("mount inside", mount("none", "d/inside", "tmpfs", 0, NULL));
+	LISTED("d/inside");
+	make("d/inside/file", "deeper");
+	T("busy with a mount", umount2("d", 0));
+	T("umount inside", umount2("d/inside", 0));
+	T("over it", mount("none", "d", "tmpfs", 0, NULL));
+	LISTED("d");
+	T("is over it", access("d/other", F_OK));
+	T("off it", umount2("d", 0));
+	T("below it", access("d/other", F_OK));
+	copy_self("d/program", 0755);
+	MUST(chmod("d", 0755));
+	CHILD("a program", execl("d/program", "d/program", NULL); _exit(1));
+	CHILD("a program as user", drop(); execl("d/program", "d/program", NULL); _exit(1));
+	T("no programs", mount(NULL, "d", NULL, MS_REMOUNT | MS_BIND | MS_NOEXEC, NULL));
+	CHILD("no program", execl("d/program", "d/program", NULL); _exit(errno == EACCES ? 2 : 1));
+	CHILD("user", drop(); T("umount", umount2("d", 0)));
+	symlink("d", "s");
+	T("a link is not followed", umount2("s", UMOUNT_NOFOLLOW));
+	T("expired", umount2("d", MNT_EXPIRE));
+	T("expired twice", umount2("s", MNT_EXPIRE));
+	T("uncovered", access("d/under", F_OK));
+	T("of nothing", umount2("d", MNT_EXPIRE | MNT_DETACH));
+	T("bind", mount(host_path, "d", NULL, MS_BIND, NULL));
+	snprintf(text, sizeof text, "%s/bound", host_path);
+	make("d/bound", "on the host");
+	CONTENT(text);
+	fd = MUST(open("d/bound", O_RDONLY | O_CLOEXEC));
+	T("detach", umount2("d", MNT_DETACH));
+	T("uncovered again", access("d/under", F_OK));
+	T("still open", read(fd, text, sizeof text));
+	close(fd);
+	LISTED("d");
+}
+
+static void not_mounted(void)
+{
+	static char long_name[300];
+
+	memset(long_name, 'x', sizeof long_name - 1);
+	make("plain", "");
+	T("onto a file", mount("none", "plain", "tmpfs", 0, NULL));
+	T("of an unknown type", mount("none", "d", "nosuch", 0, NULL));
+	T("without a type", mount("none", "d", NULL, 0, NULL));
+	T("type that is not readable", mount("none", "d", (char *)1, 0, NULL));
+	T("source that is not readable", mount((char *)1, "d", "tmpfs", 0, NULL));
+	T("options that are not readable", mount("none", "d", "tmpfs", 0, (char *)1));
+	T("unknown options", mount("none", "d", "tmpfs", 0, "nosuch=1"));
+	T("no device", mount("missing", "d", "ext4", 0, NULL));
+	T("a file is no device", mount("plain", "d", "ext4", 0, NULL));
+	T("a directory is no device", mount("d", "d", "ext4", 0, NULL));
+	T("a long name", mount("none", long_name, "tmpfs", 0, NULL));
+	T("remount of no mount", mount(NULL, "d", NULL, MS_REMOUNT, NULL));
+	T("bind of nothing", mount("missing", "d", NULL, MS_BIND, NULL));
+	T("bind without a source", mount(NULL, "d", NULL, MS_BIND, NULL));
+	T("private, no mount", mount(NULL, "d", NULL, MS_PRIVATE, NULL));
+	int removed = MUST(mkdir("removed", 0755)) || chdir("removed") || rmdir("../removed");
+	T("removed", removed);
+	T("onto a removed directory", mount("none", ".", "tmpfs", 0, NULL));
+	MUST(chdir(top_path));
+	MUST(chdir("w"));
+}
+
+static void by_descriptors(void)
+{
+	int fs = MUST(syscall(SYS_fsopen, "tmpfs", 1));
+	T("option", syscall(SYS_fsconfig, fs, 1, "size", "1m", 0));
+	T("created", syscall(SYS_fsconfig, fs, 6, NULL, NULL, 0));
+	int mounted = MUST(syscall(SYS_fsmount, fs, 1, 0));
+	T("nothing attached onto a file", syscall(SYS_move_mount, mounted, "", AT_FDCWD, "plain", 4));
+	T("attached", syscall(SYS_move_mount, mounted, "", AT_FDCWD, "d", 4));
+	T("attached twice", syscall(SYS_move_mount, mounted, "", AT_FDCWD, "missing", 4));
+	close(mounted);
+	close(fs);
+	make("d/file", "attached");
+	CONTENT("d/file");
+	int picked = syscall(SYS_fspick, AT_FDCWD, "d", 1);
+	IS("picked", picked >= 0);
+	T("read-only flag", syscall(SYS_fsconfig, picked, 0, "ro", NULL, 0));
+	T("reconfigured", syscall(SYS_fsconfig, picked, 7, NULL, NULL, 0));
+	close(picked);
+	O("read-only", open("d/file", O_RDWR | O_CLOEXEC));
+	O("picked, no mount", syscall(SYS_fspick, AT_FDCWD, "d/file", 1));
+	T("umount", umount2("d", 0));
+}
+
 static void steps(void)
 {
 	MUST(mkdir("d", 0755));
@@ -28,8 +196,10 @@ static void steps(void)
 	if (geteuid())
 		return;
 	T("no mount", umount2("d", 0));
-	/* The rest is of a mount that the kernel makes. */
 	T("mount", mount("none", "d", "tmpfs", 0, NULL));
 	T("umount", umount2("d", 0));
 	T("no mount any more", umount2("d", 0));
+	not_mounted();
+	of_root();
+	by_descriptors();
 }

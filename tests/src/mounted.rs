@@ -26,6 +26,7 @@ pub fn run_mounted(
     mounts.add(&caller, &target.into_vec(), fs, flags, source.to_owned())?;
     let report = Reporter::new(move |line| eprintln!("{kind}: {line}"));
     let mut config = Config::new(mounts, report);
+    config.host_directories = Some(PassFs::shared);
     config.stubs = Stubs::Used;
     let run = Run::new(config)?;
     let outcome = run.command(command, Interception::Auto, &signals)?;

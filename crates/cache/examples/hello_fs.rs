@@ -157,6 +157,7 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
             fs,
             target: b"/mnt".to_vec(),
             flags: MountFlags::READ_ONLY,
+            number: 0,
             source: "hello".into(),
         }),
     };

@@ -353,6 +353,7 @@ fn users_that_may_open_a_file() {
                     fs: Arc::clone(&fs) as Arc<dyn FileSystem>,
                     target: b"/cd".to_vec(),
                     flags: MountFlags::READ_ONLY,
+                    number: 0,
                     source: "i.iso".into(),
                 }),
             };

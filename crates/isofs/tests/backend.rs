@@ -38,6 +38,7 @@ impl Mounted {
                 fs: Arc::clone(&fs) as Arc<dyn FileSystem>,
                 target: b"/cd".to_vec(),
                 flags: MountFlags::READ_ONLY,
+                number: 0,
                 source: "i.iso".into(),
             }),
         };

@@ -97,6 +97,7 @@ fn used_through_the_file_system(iso: Iso, shown: &[&str], good: &[&str]) {
         fs: Arc::clone(&fs),
         target: b"/cd".to_vec(),
         flags: MountFlags::READ_ONLY,
+        number: 0,
         source: "i.iso".into(),
     });
     let caller = caller(0, 0);

@@ -81,6 +81,7 @@ impl Tree {
             target: b"/".to_vec(),
             flags: MountFlags::empty(),
             source: String::new(),
+            number: 0,
         });
         Self {
             caller,

@@ -65,7 +65,7 @@ impl PassFs {
         if self.is_host {
             return Ok(b"/".to_vec());
         }
-        Pin::of(&self.root)?.proc().readlink()
+        Pin::of(&self.root_node())?.proc().readlink()
     }
 
     pub(crate) fn is_root(&self, pin: &Pin) -> bool {

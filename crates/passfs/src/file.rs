@@ -67,7 +67,7 @@ impl PassFs {
     /// fsync(2) with the monitor's own rights: the caller has the file open already.
     pub(crate) fn make_durable(&self, node: Option<&Node>) -> Result<()> {
         let Some(node) = node else {
-            return rustix::fs::syncfs(self.open_own(&self.root)?).map_err(os);
+            return rustix::fs::syncfs(self.open_own(&self.root_node())?).map_err(os);
         };
         match node.kind() {
             FileKind::Regular | FileKind::Directory => {

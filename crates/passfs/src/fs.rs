@@ -26,7 +26,7 @@ impl FileSystem for PassFs {
     }
 
     fn root(&self) -> Node {
-        self.root.clone()
+        self.root_node()
     }
 
     fn checks_access(&self) -> bool {

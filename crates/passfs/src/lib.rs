@@ -23,8 +23,10 @@ mod node;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use goanna_vfs::{Caller, Errno, Node};
+use goanna_vfs::{Caller, Errno, FileKind, HostDirectory, Node};
+use parking_lot::RwLock;
 use rustix::fs::{CWD, Mode, OFlags};
 
 pub use mount_type::PassBackend;
@@ -56,10 +58,16 @@ pub enum Error {
     },
 }
 
+fn open_directory(dir: &Path) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(dir, flags, Mode::empty()).map_err(os)
+}
+
 /// A directory of the host and all below it, mounts of the host included.
 #[derive(Debug)]
 pub struct PassFs {
-    root: Node,
+    /// `None` while it is released.
+    root: RwLock<Option<Node>>,
     root_id: (u64, u64),
     is_host: bool,
 }
@@ -73,10 +81,7 @@ impl PassFs {
             dir: dir.to_owned(),
             errno,
         };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(dir, flags, Mode::empty())
-            .map_err(os)
-            .map_err(directory)?;
+        let fd = open_directory(dir).map_err(directory)?;
         let path = Proc::of(fd.as_fd())
             .readlink()
             .map_err(|errno| Error::Proc {
@@ -86,10 +91,23 @@ impl PassFs {
         let pin = Pin::new(fd).map_err(directory)?;
         let root_id = (pin.dev, pin.ino);
         Ok(Self {
-            root: pin.into_node(root_id.0),
+            root: RwLock::new(Some(pin.into_node(root_id.0))),
             root_id,
             is_host: path == b"/",
         })
+    }
+
+    /// As [`PassFs::new`], for mounts that programs make.
+    pub fn shared(dir: &Path) -> Result<Arc<dyn HostDirectory>> {
+        let opened = Self::new(dir).map_err(|error| match error {
+            Error::Directory { errno, .. } | Error::Proc { errno, .. } => errno,
+        })?;
+        Ok(Arc::new(opened))
+    }
+
+    fn root_node(&self) -> Node {
+        let root = self.root.read().clone();
+        root.unwrap_or_else(|| Node::new(self.root_id.1, FileKind::Directory, Arc::new(())))
     }
 
     /// The host's own tree.
@@ -104,9 +122,9 @@ impl PassFs {
         let start = path.iter().position(|&b| b != b'/').unwrap_or(path.len());
         let relative = &path[start..];
         if relative.is_empty() {
-            return Ok(self.root.clone());
+            return Ok(self.root_node());
         }
-        self.lookup_path(caller, &self.root, relative)
+        self.lookup_path(caller, &self.root_node(), relative)
     }
 
     /// A node for an `O_PATH` descriptor of something in this tree.
@@ -164,5 +182,20 @@ impl PassFs {
             rustix::fs::openat(&pin.fd, relative, flags, Mode::empty()).map_err(os)
         })?;
         self.node_of(fd)
+    }
+}
+
+impl HostDirectory for PassFs {
+    fn release(&self) {
+        *self.root.write() = None;
+    }
+
+    fn acquire(&self, dir: &Path) -> Result<()> {
+        let pin = Pin::new(open_directory(dir)?)?;
+        if (pin.dev, pin.ino) != self.root_id {
+            return Err(Errno::ESTALE);
+        }
+        *self.root.write() = Some(pin.into_node(self.root_id.0));
+        Ok(())
     }
 }

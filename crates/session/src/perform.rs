@@ -9,6 +9,7 @@ use goanna_monitor::observe::Observer;
 use goanna_monitor::{
     Abort, Config, Counters, Outcome, Reporter, Run, Status, Stubs, TransactionOutcome,
 };
+use goanna_passfs::PassFs;
 use goanna_vfs::Caller;
 
 use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
@@ -75,6 +76,7 @@ pub fn perform(
     observers.extend(counters.clone().map(|one| -> Arc<dyn Observer> { one }));
     let outcome = Run::new(Config {
         mounts,
+        host_directories: Some(PassFs::shared),
         note,
         fail,
         profile,

@@ -15,6 +15,7 @@ mod caller;
 mod interface;
 mod mount;
 pub mod mount_list;
+mod mount_table;
 mod mounting;
 pub mod ops;
 mod userns;
@@ -33,6 +34,7 @@ pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
 pub use mount::{Mount, MountFlags, MountParent, Mounts, Place, PlaceKey};
+pub use mount_table::{HostDirectory, MountTable, OpenHostDirectory};
 pub use mounting::MountError;
 pub use opened::{Description, Native, OpenFile, Opened, WritePosition};
 pub use synth::SynthFs;

@@ -18,6 +18,8 @@ bitflags! {
         const NO_EXEC = 2;
         /// Directories leading to a mount point that does not exist on the host.
         const SYNTHETIC = 4;
+        /// A mount of the host that a program of the run has made.
+        const HOSTED = 8;
     }
 }
 
@@ -31,6 +33,8 @@ pub struct Mount {
     pub flags: MountFlags,
     /// What was mounted, for listings.
     pub source: String,
+    /// Its number in the table, which no other mount of the run has or will have.
+    pub number: u64,
 }
 
 impl Mount {
@@ -42,6 +46,11 @@ impl Mount {
     /// True for a directory that leads to a mount point and does not exist on the host.
     pub fn is_synthetic(&self) -> bool {
         self.flags.contains(MountFlags::SYNTHETIC)
+    }
+
+    /// True for a mount of the host that a program of the run has made.
+    pub fn is_hosted(&self) -> bool {
+        self.flags.contains(MountFlags::HOSTED)
     }
 
     /// The absolute path of a path relative to the mount's root.
@@ -73,18 +82,23 @@ const UNIQUE: u64 = 1 << 62;
 /// The major number of device numbers that the switch assigns; stores use the preceding number. No real device has it.
 const MAJOR: u32 = 0xa31;
 
-/// All mounts of one run. Built before the first process starts, never changed after.
-#[derive(Debug)]
+/// The number of the host's own tree.
+const HOST: u64 = u64::MAX;
+
+/// All mounts of one run. Those that it begins with stay; programs can add mounts of the host ([`MountTable`](crate::MountTable)).
+#[derive(Debug, Clone)]
 pub struct Mounts {
     host: Arc<Mount>,
     /// All mounts but the host's, in the order in which they were mounted.
     in_order: Vec<Arc<Mount>>,
-    /// The same, to find one by its mount point; nothing depends on the order of this map.
+    /// The same, to find the last one that was mounted on a mount point; nothing depends on the order of this map.
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
     nested: bool,
-    link_free: LinkFree,
+    /// The number of the next mount.
+    next: u64,
+    link_free: Arc<LinkFree>,
     /// Mount points that callers could recently reach on the host.
-    reached: LinkFree,
+    reached: Arc<LinkFree>,
 }
 
 impl Mounts {
@@ -95,14 +109,16 @@ impl Mounts {
             target: Vec::new(),
             flags: MountFlags::empty(),
             source: "/".into(),
+            number: HOST,
         });
         Self {
             host,
             in_order: Vec::new(),
             by_target: HashMap::new(),
             nested: false,
-            link_free: LinkFree::default(),
-            reached: LinkFree::default(),
+            next: 0,
+            link_free: Arc::default(),
+            reached: Arc::default(),
         }
     }
 
@@ -111,13 +127,61 @@ impl Mounts {
         &self.link_free
     }
 
-    /// Takes `mount` into the table, instead of the synthetic directory that is at its place, if there is one.
-    pub(crate) fn insert(&mut self, mount: Mount) {
-        let mount = Arc::new(mount);
-        self.in_order.retain(|other| other.target != mount.target);
-        self.by_target
-            .insert(mount.target.clone(), Arc::clone(&mount));
-        self.in_order.push(mount);
+    /// Takes a mount into the table, instead of the synthetic directory that is at its place, if there is one.
+    pub(crate) fn insert(
+        &mut self,
+        fs: Arc<dyn FileSystem>,
+        target: Vec<u8>,
+        flags: MountFlags,
+        source: String,
+    ) -> Arc<Mount> {
+        let mount = Arc::new(Mount {
+            fs,
+            target,
+            flags,
+            source,
+            number: self.next,
+        });
+        self.next += 1;
+        self.in_order
+            .retain(|other| !other.is_synthetic() || other.target != mount.target);
+        self.in_order.push(Arc::clone(&mount));
+        self.index();
+        mount
+    }
+
+    /// Mounts `fs`, which shows a mount of the host, at the canonical path `target` of a directory in a mount, over what is mounted there.
+    pub fn cover(
+        &mut self,
+        target: Vec<u8>,
+        fs: Arc<dyn FileSystem>,
+        source: String,
+    ) -> Arc<Mount> {
+        self.insert(fs, target, MountFlags::HOSTED, source)
+    }
+
+    /// Takes `mount` out of the table. What it covered appears again.
+    pub fn remove(&mut self, mount: &Mount) {
+        self.in_order.retain(|other| other.number != mount.number);
+        self.index();
+    }
+
+    /// Puts a mount back that [`Mounts::remove`] has taken out.
+    pub fn put_back(&mut self, mount: Arc<Mount>) {
+        let at = self
+            .in_order
+            .partition_point(|other| other.number < mount.number);
+        self.in_order.insert(at, mount);
+        self.index();
+    }
+
+    /// Brings what is derived from the list of mounts up to date.
+    fn index(&mut self) {
+        let by_target = self
+            .in_order
+            .iter()
+            .map(|mount| (mount.target.clone(), Arc::clone(mount)));
+        self.by_target = by_target.collect();
         let inside = |inner: &[u8], outer: &[u8]| {
             inner
                 .strip_prefix(outer)
@@ -192,7 +256,7 @@ impl Mounts {
 
     /// The mount's ID, as statx(2) and mountinfo show it.
     pub fn id(&self, mount: &Mount) -> u64 {
-        FIRST_ID + self.index(mount)
+        FIRST_ID + mount.number
     }
 
     /// The mount's ID that is never used again (`STATX_MNT_ID_UNIQUE`).
@@ -203,16 +267,9 @@ impl Mounts {
     /// The device number of files in `mount` whose attributes have `dev`.
     pub fn device(&self, mount: &Mount, dev: u64) -> u64 {
         match dev {
-            0 => libc::makedev(MAJOR, self.index(mount) as u32),
+            0 => libc::makedev(MAJOR, mount.number as u32),
             dev => dev,
         }
-    }
-
-    fn index(&self, mount: &Mount) -> u64 {
-        let mut all = self.iter();
-        // A mount of another table is none of these.
-        let index = all.position(|other| std::ptr::eq(&**other, mount));
-        index.unwrap_or(self.in_order.len()) as u64
     }
 
     /// The directory that shows a synthetic mount: the canonical path of a host directory (empty for the root), or the mount
@@ -287,13 +344,12 @@ pub struct Place {
     pub node: Node,
 }
 
-/// Identifies one inode of one mount while the run lasts: the mount's address, the inode number.
-pub type PlaceKey = (usize, u64);
+/// Identifies one inode of one mount while the run lasts: the mount's number, the inode number.
+pub type PlaceKey = (u64, u64);
 
 impl Place {
-    /// The key of the inode: all handles of the same inode have the same key. Mounts live as long as the
-    /// run, so their addresses are not used again.
+    /// The key of the inode: all handles of the same inode have the same key.
     pub fn key(&self) -> PlaceKey {
-        (Arc::as_ptr(&self.mount) as usize, self.node.ino())
+        (self.mount.number, self.node.ino())
     }
 }

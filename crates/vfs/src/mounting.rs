@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Caller, Errno, FileKind, FileSystem, FsError, Mount, MountFlags, Mounts, NAME_MAX, SynthFs,
-    walk,
+    Caller, Errno, FileKind, FileSystem, FsError, MountFlags, Mounts, NAME_MAX, SynthFs, walk,
 };
 
 /// Inode numbers of synthetic directories, which have the device number of the directory they are shown in, begin here.
@@ -67,12 +66,7 @@ impl Mounts {
         if self.at(&target).is_some_and(|mount| !mount.is_synthetic()) {
             return Err(MountError::Busy);
         }
-        self.insert(Mount {
-            fs,
-            target,
-            flags,
-            source,
-        });
+        self.insert(fs, target, flags, source);
         Ok(())
     }
 
@@ -124,12 +118,8 @@ impl Mounts {
             path.extend_from_slice(name);
             let number = SYNTHETIC_INODES + self.iter().count() as u64;
             let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::new(number));
-            self.insert(Mount {
-                fs,
-                target: path.clone(),
-                flags: MountFlags::READ_ONLY.union(MountFlags::SYNTHETIC),
-                source: "none".into(),
-            });
+            let flags = MountFlags::READ_ONLY.union(MountFlags::SYNTHETIC);
+            self.insert(fs, path.clone(), flags, "none".into());
         }
     }
 }

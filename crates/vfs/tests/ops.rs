@@ -32,6 +32,7 @@ fn mount(fs: &Arc<MemFs>, flags: MountFlags) -> Place {
         target: b"/mnt".to_vec(),
         flags,
         source: "test".into(),
+        number: 0,
     });
     Place { mount, node }
 }

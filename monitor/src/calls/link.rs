@@ -63,7 +63,7 @@ fn move_name(
     flags: u32,
 ) -> Result<Answer> {
     ops::rename_flags(flags)?;
-    call.monitor.mounts.link_free().forget();
+    call.mounts.link_free().forget();
     let from_at = call.resolve_parent(from_fd, &from?)?;
     let to_at = call.resolve_parent(to_fd, &to?)?;
     let on_host = |dir: &Pos| matches!(dir, Pos::Host(_));
@@ -132,7 +132,7 @@ fn add_name(
     (to_fd, to): Name,
     flags: i32,
 ) -> Result<Answer> {
-    call.monitor.mounts.link_free().forget();
+    call.mounts.link_free().forget();
     if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -267,7 +267,7 @@ pub fn linkat(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 fn make_link(call: &Call<'_>, target: &[u8], (dirfd, path): Name) -> Result<Answer> {
-    call.monitor.mounts.link_free().forget();
+    call.mounts.link_free().forget();
     if target.is_empty() {
         return Err(Errno::ENOENT.into());
     }
@@ -353,7 +353,7 @@ fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<
 /// path that another mount covers does not lead to the file.
 fn through_mount(call: &Call<'_>, link: &[u8]) -> Option<Vec<u8>> {
     let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
-    let mounts = &call.monitor.mounts;
+    let mounts = &call.mounts;
     let paths = mounts.iter().filter_map(|mount| {
         let source = mount.fs.host_path(&mount.fs.root())?;
         let inside = Path::new(&shown).strip_prefix(&source).ok()?;

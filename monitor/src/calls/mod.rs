@@ -3,11 +3,11 @@
 pub mod attr;
 mod content;
 pub mod dir;
-pub mod host_mounts;
 pub mod inotify;
 pub mod ioctl;
 pub mod kill;
 pub mod link;
+pub mod mounting;
 pub mod open;
 pub mod process;
 pub mod socket;

@@ -22,7 +22,7 @@ fn shown(call: &Call<'_>, mount: &Arc<Mount>, attr: Attr) -> Result<Attr> {
 
 /// The device number of the file system of `mount`, for the number `dev` of its back end.
 fn device(call: &Call<'_>, mount: &Arc<Mount>, dev: u64) -> Result<u64> {
-    let mounts = &call.monitor.mounts;
+    let mounts = &call.mounts;
     if !mount.is_synthetic() {
         return Ok(mounts.device(mount, dev));
     }
@@ -172,7 +172,7 @@ const SECTOR: u32 = 512;
 
 /// The fields that statx(2) with `mask` reports besides attributes.
 fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
-    let (mounts, mount) = (&call.monitor.mounts, &seen.mount);
+    let (mounts, mount) = (&call.mounts, &seen.mount);
     let of_host = |path: Vec<u8>| goanna_sys::stat::statx(&CString::new(path).ok()?, mask).ok();
     let own_id = |mount| match mask & STATX_MNT_ID_UNIQUE {
         0 => (libc::STATX_MNT_ID, mounts.id(mount)),
@@ -284,7 +284,7 @@ fn file_system(call: &Call<'_>, place: Place) -> Result<Place> {
     if !place.mount.is_synthetic() {
         return Ok(place);
     }
-    let mounts = &call.monitor.mounts;
+    let mounts = &call.mounts;
     match mounts.parent_of(&place.mount) {
         MountParent::Host(dir) => mounts.host_place(&*call.caller()?, &dir),
         MountParent::Mount(mount) => Ok(Place {

@@ -422,7 +422,7 @@ impl InProcess {
             return;
         }
         let shared = self.shared.get_or_init(|| {
-            let made = RunMap::of(&monitor.mounts).map(Arc::new);
+            let made = RunMap::of(&monitor.mounts.current()).map(Arc::new);
             if let Some(made) = &made {
                 monitor.shadows.share_attributes(made);
             }
@@ -431,7 +431,7 @@ impl InProcess {
         let Some(shared) = shared else { return };
         let (of, run) = (Arc::clone(monitor), shared.run());
         let mount = shared.mount.as_ref();
-        let mount = mount.map_or(0, |mount| monitor.mounts.id(mount));
+        let mount = mount.map_or(0, |mount| monitor.mounts.current().id(mount));
         let mapped = Box::new(move |tid, address| {
             let inside = &of.in_process;
             if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
@@ -669,7 +669,7 @@ fn has_host_directory(call: &Call<'_>) -> bool {
 /// Whether `at` is a directory of the host, not in /proc, where links lead elsewhere, and not below a mount point.
 pub fn is_plain(call: &Call<'_>, at: &Pos) -> bool {
     match at {
-        Pos::Host(path) => !path.starts_with(b"/proc") && !call.monitor.mounts.leads_into(path),
+        Pos::Host(path) => !path.starts_with(b"/proc") && !call.mounts.leads_into(path),
         Pos::Mounted(_) => false,
     }
 }

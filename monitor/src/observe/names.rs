@@ -127,7 +127,7 @@ impl Files<'_, '_> {
         if let Some(shadow) = self.0.shadow(number)? {
             let place = shadow.place();
             let attr = place.mount.fs.getattr(&*self.0.caller()?, &place.node)?;
-            let dev = self.0.monitor.mounts.device(&place.mount, attr.dev);
+            let dev = self.0.mounts.device(&place.mount, attr.dev);
             return Ok(of_attr(&Attr { dev, ..attr }, path));
         }
         let status = stat::fstat(self.0.task.own_copy(number)?.as_fd())?;
@@ -145,7 +145,7 @@ impl Files<'_, '_> {
         let found = self.0.resolve(libc::AT_FDCWD, path, false)?;
         if let Pos::Mounted(place) = found.at {
             let attr = place.mount.fs.getattr(&*self.0.caller()?, &place.node)?;
-            let dev = self.0.monitor.mounts.device(&place.mount, attr.dev);
+            let dev = self.0.mounts.device(&place.mount, attr.dev);
             return Ok(of_attr(&Attr { dev, ..attr }, path));
         }
         let host = Path::new(std::ffi::OsStr::from_bytes(path));

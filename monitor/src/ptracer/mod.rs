@@ -104,7 +104,7 @@ impl Supervisor {
     /// For the tracees of `monitor`.
     pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
-            shadow_files: monitor.mounts.any_caches_content(),
+            shadow_files: monitor.mounts.current().any_caches_content(),
             kept_threads: match notified && monitor.observers.is_empty() {
                 true => KeptThreads::never(),
                 false => KeptThreads::new(),

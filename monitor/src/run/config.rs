@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use goanna_vfs::Mounts;
+use goanna_vfs::{Mounts, OpenHostDirectory};
 
 use crate::Reporter;
 use crate::observe::Observer;
@@ -25,6 +25,8 @@ pub enum Interception {
 pub struct Config {
     /// The mounts.
     pub mounts: Mounts,
+    /// Opens directories of the host where programs of the run mount file systems. `None`: such calls are EOPNOTSUPP.
+    pub host_directories: Option<OpenHostDirectory>,
     /// Receives notes about the run.
     pub note: Reporter,
     /// Receives failures that cannot be returned to a caller.
@@ -47,6 +49,7 @@ impl Config {
     pub fn new(mounts: Mounts, report: Reporter) -> Self {
         Self {
             mounts,
+            host_directories: None,
             note: report.clone(),
             fail: report,
             profile: None,

@@ -70,7 +70,7 @@ impl Run {
         let watches: Arc<Watches> = Arc::clone(&monitor.watches);
         monitor.participants.observe(watches);
         let readers: Weak<Monitor> = Arc::downgrade(&monitor);
-        for mount in monitor.mounts.iter() {
+        for mount in monitor.mounts.current().iter() {
             if let Some(transactions) = mount.fs.transactions() {
                 transactions.attach_readers(readers.clone());
             }
@@ -83,7 +83,7 @@ impl Run {
 
     /// The program of `command`, for [`start`].
     pub fn find(&self, command: &Command) -> Result<Program, Error> {
-        let mut program = launch::find(&self.monitor.mounts, command)?;
+        let mut program = launch::find(&self.monitor.mounts.current(), command)?;
         program.key = self.monitor.in_process.key();
         Ok(program)
     }

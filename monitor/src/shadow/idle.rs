@@ -4,10 +4,11 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use goanna_sys::procfs;
-use goanna_vfs::{Caller, FileKind, Place, PlaceKey};
+use goanna_vfs::{Caller, FileKind, Mount, Place, PlaceKey};
 
 use super::retired::Former;
 use super::{
@@ -21,6 +22,15 @@ struct Idle {
     places: Vec<(Identity, Place)>,
     /// Whether to drop all of them, and not only those of removed directories.
     all: bool,
+}
+
+/// From when on no call must have used a directory that is retired.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unused {
+    /// The last sweep.
+    SinceSweep,
+    /// Now.
+    FromNow,
 }
 
 /// The result of [`Shadows::references`].
@@ -69,11 +79,44 @@ impl Shadows {
                 && let Ok(former) = Former::of(&own, &place)
                 && (idle.all || former.is_none())
             {
-                self.retire(identity, &place.key(), former);
+                self.retire(identity, &place.key(), former, Unused::SinceSweep);
             }
         }
         let mut table = self.table.write();
         table.dirs_kept = table.backing_objects.len();
+    }
+
+    /// Drops the directories and references in `mount` that none of `threads` has, so that they do not keep its file system busy.
+    pub fn release_unheld(&self, mount: &Mount, threads: Vec<i32>) {
+        let Ok(own) = credentials(std::process::id().cast_signed()) else {
+            return;
+        };
+        let held = held_by(threads);
+        let table = self.table.read();
+        let all = table.by_identity.iter();
+        let unheld = all.filter(|(identity, _)| !held.contains(identity));
+        let inside: Vec<_> = unheld
+            .filter(|(_, shadow)| shadow.place().mount.number == mount.number)
+            .map(|(identity, shadow)| (*identity, Arc::clone(shadow)))
+            .collect();
+        drop(table);
+        for (identity, shadow) in inside {
+            match &*shadow {
+                Shadow::Dir { place, .. } => {
+                    if let Ok(former) = Former::of(&own, place) {
+                        self.retire(identity, &place.key(), former, Unused::FromNow);
+                    }
+                }
+                Shadow::Reference { .. } => {
+                    let mut table = self.table.write();
+                    table.references.remove(&identity);
+                    let gone = table.by_identity.remove(&identity);
+                    drop(table);
+                    drop(gone);
+                }
+                _ => {}
+            }
+        }
     }
 
     /// The objects of `O_PATH` descriptors that a sweep has seen before, after the removal of a name or where there are many.
@@ -196,11 +239,12 @@ impl Shadows {
     }
 
     /// Removes a backing directory that no process holds, unless a call has used it in the meantime.
-    fn retire(&self, identity: Identity, key: &PlaceKey, former: Option<Former>) {
+    fn retire(&self, identity: Identity, key: &PlaceKey, former: Option<Former>, unused: Unused) {
         let mut table = self.table.write();
         let sweep = table.sweeps;
-        let again =
-            |backing_object: &BackingObject| backing_object.asked.load(Ordering::Relaxed) == sweep;
+        let again = |backing_object: &BackingObject| {
+            unused == Unused::SinceSweep && backing_object.asked.load(Ordering::Relaxed) == sweep
+        };
         if table.backing_objects.get(key).is_none_or(again) {
             return;
         }

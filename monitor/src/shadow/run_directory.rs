@@ -6,6 +6,7 @@
 //!   d/N                 backing directory of a virtual directory
 //!   s/RANDOM            backing object of a virtual fifo, socket or device
 //!   w/N                 mirror of a watched file or directory (0700)
+//!   m/RANDOM       what programs have mounted on a directory in a mount
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount, or a link to the host file of one
 //! ```
 //!
@@ -15,17 +16,20 @@
 use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use goanna_sys::{cred, memfile};
 use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags};
 
 const PREFIX: &str = "goanna-";
+/// The directory below which file systems are mounted.
+const MOUNTS: &str = "m";
 /// Digits of a random number in a name.
 const DIGITS: usize = 16;
 
@@ -80,7 +84,7 @@ impl RunDir {
             Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
         })?;
         fs::rename(&new, &path)?;
-        for name in ["d", "s", "x"] {
+        for name in ["d", "m", "s", "x"] {
             make_search_only_dir(&path.join(name))?;
         }
         Ok(Self {
@@ -102,6 +106,13 @@ impl RunDir {
         Ok(self.path.join(class).join(random_name()?))
     }
 
+    /// Makes a directory on which the kernel mounts a file system.
+    pub fn mount_point(&self) -> io::Result<PathBuf> {
+        let path = self.unguessable(MOUNTS)?;
+        DirBuilder::new().mode(0o755).create(&path)?;
+        Ok(path)
+    }
+
     /// Lets `uid` pass through the directory, because a thread with this file-system user id is about to use a path in it.
     pub fn allow_traversal(&self, uid: u32) -> io::Result<()> {
         if uid == cred::own_ids().uid || self.open.load(Ordering::Acquire) {
@@ -121,7 +132,9 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         // The next run removes the files that cannot be removed now.
-        let _ = fs::remove_dir_all(&self.path);
+        if unmount_all(&self.path.join(MOUNTS)).is_ok() {
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 
@@ -161,8 +174,24 @@ fn remove_if_stale(base: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     let dir = open_own(base, name, FileType::Directory)?;
     let lock = open_own(dir.as_fd(), c"lock", FileType::RegularFile)?;
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    unmount_all(&Path::new("/proc/self/fd").join(format!("{}/{MOUNTS}", dir.as_raw_fd())))?;
     remove_content(&dir)?;
     Ok(rustix::fs::unlinkat(base, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Unmounts what is mounted on the directories in `dir`, so that a removal of the directories does not remove what is in the file systems, and removes them.
+fn unmount_all(dir: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        // Several can be mounted on each other. EINVAL, and EPERM for an ordinary user: none is left.
+        while umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
+        fs::remove_dir(&path)?;
+    }
+    Ok(())
 }
 
 /// Opens `name` in `dir` for reading, if it is of this type and belongs to this user: EPERM if not. A symbolic
@@ -230,6 +259,38 @@ mod tests {
         symlink("/", stale.join("x/link")).unwrap();
         remove_stale(base.path()).unwrap();
         assert!(!stale.exists());
+    }
+
+    /// A removal must not reach into file systems of others.
+    #[test]
+    fn what_is_mounted_there_is_unmounted_and_not_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let (shown, kept) = (base.path().join("shown"), base.path().join("shown/file"));
+        fs::create_dir(&shown).unwrap();
+        fs::write(&kept, "").unwrap();
+        let bind = |at: &Path| {
+            let flags = nix::mount::MsFlags::MS_BIND;
+            nix::mount::mount(Some(&shown), at, None::<&str>, flags, None::<&str>)
+        };
+        let dir = RunDir::create_in(base.path()).unwrap();
+        let point = dir.mount_point().unwrap();
+        if bind(&point).is_err() {
+            goanna_skip::skip(goanna_skip::Facility::Mounts, "nothing can be mounted");
+            return;
+        }
+        // Another one over it.
+        bind(&point).unwrap();
+        let path = dir.path().to_owned();
+        drop(dir);
+        assert!(kept.exists() && !path.exists());
+
+        let stale = looks_like_a_run(base.path(), "goanna-0123456789abcdef");
+        fs::write(stale.join("lock"), "").unwrap();
+        let point = stale.join("m/0123");
+        fs::create_dir_all(&point).unwrap();
+        bind(&point).unwrap();
+        remove_stale(base.path()).unwrap();
+        assert!(kept.exists() && !stale.exists());
     }
 
     #[test]

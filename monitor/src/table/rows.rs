@@ -11,7 +11,7 @@ use super::{
 };
 use crate::calls::attr::{flags, xattr};
 use crate::calls::{
-    aio, attr, copy, dir, host_mounts, inotify, ioctl, kill, lease, link, map, open, process, read,
+    aio, attr, copy, dir, inotify, ioctl, kill, lease, link, map, mounting, open, process, read,
     size, socket, stat, sync, write,
 };
 
@@ -189,8 +189,8 @@ pub static ROWS: &[Entry] = &[
     row(nr::SYNC, Rule::Notify(sync::sync), "every back end, then the kernel"),
     row(nr::ACCT, Rule::Allow, "host paths only"),
     row(nr::SETTIMEOFDAY, Rule::Allow, ""),
-    row(nr::MOUNT, Rule::Notify(host_mounts::mount), "onto a directory in a mount: EOPNOTSUPP"),
-    row(nr::UMOUNT2, Rule::Notify(host_mounts::umount2), "of a mount of the run: EBUSY"),
+    row(nr::MOUNT, Rule::Notify(mounting::mount), "of a directory in a store, an encrypted directory or an image elsewhere: EOPNOTSUPP"),
+    row(nr::UMOUNT2, Rule::Notify(mounting::umount2), "of a mount that the run began with: EBUSY"),
     row(nr::SWAPON, Rule::Allow, "host paths only"),
     row(nr::SWAPOFF, Rule::Allow, "host paths only"),
     row(nr::REBOOT, Rule::Allow, ""),
@@ -366,11 +366,11 @@ pub static ROWS: &[Entry] = &[
     row(nr::IO_URING_ENTER, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(nr::IO_URING_REGISTER, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(nr::OPEN_TREE, Rule::Allow, "host paths only"),
-    row(nr::MOVE_MOUNT, Rule::Notify(host_mounts::move_mount), "as mount"),
+    row(nr::MOVE_MOUNT, Rule::Notify(mounting::move_mount), "as mount"),
     row(nr::FSOPEN, Rule::Allow, "host paths only"),
     row(nr::FSCONFIG, Rule::Allow, "host paths only"),
     row(nr::FSMOUNT, Rule::Allow, "host paths only"),
-    row(nr::FSPICK, Rule::Allow, "host paths only"),
+    row(nr::FSPICK, Rule::Notify(mounting::fspick), "of a mount that the run began with: EOPNOTSUPP"),
     row(nr::PIDFD_OPEN, Rule::Allow, ""),
     row(nr::CLONE3, Rule::Refuse(Errno::ENOSYS), "its flags are in memory, where no filter sees CLONE_UNTRACED; libraries fall back to clone"),
     row(nr::CLOSE_RANGE, Rule::Close, "the kernel keeps the descriptor table"),

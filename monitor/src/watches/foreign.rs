@@ -37,8 +37,9 @@ impl Subscriber for Foreign {
         if !watches.in_use() || ANSWERING.get() == watches.address() {
             return;
         }
-        let address = Arc::as_ptr(&mount) as usize;
-        let nodes = changes.iter().map(|change| (address, change.file.inode));
+        let nodes = changes
+            .iter()
+            .map(|change| (mount.number, change.file.inode));
         watches.changed(&nodes.collect::<Vec<_>>());
     }
 

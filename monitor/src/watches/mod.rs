@@ -58,7 +58,7 @@ struct State {
     openings: Option<Openings>,
     pending: HashMap<TxnId, Pending>,
     /// One for each mount with a watch.
-    foreign: HashMap<usize, Option<Arc<Foreign>>>,
+    foreign: HashMap<u64, Option<Arc<Foreign>>>,
     /// Dropping it ends the thread that repeats reads and closes.
     _stop: Option<OwnedFd>,
 }
@@ -171,7 +171,7 @@ impl Watches {
 
     /// Subscribes to the back end's reports of changes that this run's calls have not made.
     fn watch_foreign(self: &Arc<Self>, place: &Place) {
-        let mount = Arc::as_ptr(&place.mount) as usize;
+        let mount = place.mount.number;
         if self.state.lock().foreign.contains_key(&mount) {
             return;
         }

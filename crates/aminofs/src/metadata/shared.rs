@@ -35,6 +35,8 @@ pub(crate) struct Shared {
     map: OnceLock<Arc<AttributeMap>>,
     /// Held while the map is opened or closed.
     closing: Mutex<()>,
+    /// The directories on which programs have mounted something, once for each mount.
+    covered: Mutex<Vec<u64>>,
 }
 
 impl Shared {
@@ -72,6 +74,9 @@ impl Volume {
         let map = self.shared.map()?;
         let is_mapped = state.cache.as_ref().is_some_and(|cache| cache.is_mapped());
         if inode.under.is_some() || state.gone || state.uncommitted || is_mapped {
+            return None;
+        }
+        if inode.kind == FileKind::Directory && self.shared.covered.lock().contains(&inode.ino) {
             return None;
         }
         let known = map.slot_of(inode.ino);
@@ -333,6 +338,21 @@ impl SharedAttributes for AminoFs {
             self.settle_map();
         }
         self.shared.map().cloned()
+    }
+
+    fn set_covered(&self, node: &Node, is_covered: bool) {
+        let Some(inode) = node.pin_arc::<Inode>() else {
+            return;
+        };
+        // What is put into the map under this lock does not come after the list has changed.
+        let _state = inode.state.lock();
+        let mut covered = self.shared.covered.lock();
+        if is_covered {
+            covered.push(node.ino());
+            self.unshare(node.ino());
+        } else if let Some(at) = covered.iter().position(|&ino| ino == node.ino()) {
+            covered.swap_remove(at);
+        }
     }
 
     fn share_object(&self, node: &Node, space: u64, ino: u64) {

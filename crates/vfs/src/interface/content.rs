@@ -104,6 +104,9 @@ pub trait SharedAttributes: Send + Sync {
     /// The map; the first call makes it. `None` where there is none.
     fn map(&self) -> Option<Arc<AttributeMap>>;
 
+    /// While something is mounted on the directory `node`, its attributes and paths through it are not in the map.
+    fn set_covered(&self, node: &Node, is_covered: bool);
+
     /// Records in the map that the host object `ino` stands for `node`: a cache object in space 0, a backing directory in the space of its run.
     fn share_object(&self, node: &Node, space: u64, ino: u64);
 

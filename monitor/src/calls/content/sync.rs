@@ -12,7 +12,7 @@ use crate::shadow::Shadow;
 /// sync(2): every back end, then the host. It reports no errors, as in Linux.
 pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
     let inside = call.caller()?.txn.is_some();
-    for mount in call.monitor.mounts.iter() {
+    for mount in call.mounts.iter() {
         if inside && call.monitor.participants.cover(mount) {
             // The changes reach the disk with the transaction.
             continue;

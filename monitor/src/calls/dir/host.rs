@@ -23,7 +23,7 @@ const ENTRIES_MAX: usize = 64 << 10;
 
 /// getdents(2) of a host directory.
 pub fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
-    if call.monitor.mounts.on_host().next().is_none() {
+    if call.mounts.on_host().next().is_none() {
         return Ok(Answer::PassOn);
     }
     let missing = missing_in(call, call.task.identity(call.int(0))?);
@@ -41,8 +41,8 @@ pub fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
 }
 
 /// The mounts in the host directory with this identity whose mount points the host does not have.
-fn missing_in<'m>(call: &Call<'m>, identity: (u64, u64)) -> Vec<(&'m [u8], &'m Arc<Mount>)> {
-    let mounts = call.monitor.mounts.on_host();
+fn missing_in<'c>(call: &'c Call<'_>, identity: (u64, u64)) -> Vec<(&'c [u8], &'c Arc<Mount>)> {
+    let mounts = call.mounts.on_host();
     let here = |dir: &[u8]| {
         let dir: &[u8] = if dir.is_empty() { b"/" } else { dir };
         stat(OsStr::from_bytes(dir)).is_ok_and(|meta| (meta.st_dev, meta.st_ino) == identity)

@@ -86,7 +86,7 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
 
 /// Mount points appear in their directory even where it holds no such entry.
 fn push_mount_points(call: &Call<'_>, place: &Place, out: &mut Dirents) -> Result<()> {
-    let mounts = &call.monitor.mounts;
+    let mounts = &call.mounts;
     if !mounts.nested() {
         return Ok(());
     }

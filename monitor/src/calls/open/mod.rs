@@ -272,8 +272,7 @@ impl Request {
         let start = self.start(call)?;
         let caller = call.caller()?;
         let process_view = call.process_view()?;
-        let mut walk =
-            Walk::new(&call.monitor.mounts, &caller, &process_view).with_resolve(self.resolve);
+        let mut walk = Walk::new(&call.mounts, &caller, &process_view).with_resolve(self.resolve);
         let at = walk.object(start.at, &self.path, self.flags & libc::O_NOFOLLOW == 0)?;
         if self.reads()
             && let Some(list) = ListOfMounts::at(call, &at)
@@ -291,8 +290,7 @@ impl Request {
         let start = self.start(call)?;
         let caller = call.caller()?;
         let process_view = call.process_view()?;
-        let mut walk =
-            Walk::new(&call.monitor.mounts, &caller, &process_view).with_resolve(self.resolve);
+        let mut walk = Walk::new(&call.mounts, &caller, &process_view).with_resolve(self.resolve);
         let mut from = start.at;
         let mut path = self.path.clone();
         let exclusive = self.flags & libc::O_EXCL != 0;
@@ -308,7 +306,7 @@ impl Request {
                 _ => return Err(Errno::EISDIR.into()),
             };
             if exclusive
-                && !call.monitor.mounts.nested()
+                && !call.mounts.nested()
                 && let Pos::Mounted(dir) = parent.dir
             {
                 // If the name exists, the answer is EEXIST in any case. The back end's create returns it, so no look-up is needed here.
@@ -514,7 +512,7 @@ impl Request {
         } else if self.flags & libc::O_DIRECTORY != 0 {
             return Err(Errno::ENOTDIR.into());
         } else {
-            let sees_writes = call.monitor.mounts.any_caches_content();
+            let sees_writes = call.mounts.any_caches_content();
             call.monitor
                 .shadows
                 .reference(place, sees_writes, installed)?

@@ -54,7 +54,7 @@ impl ListOfMounts {
             MountList::MountInfo => native.clone(),
             _ => read(caller, &self.mountinfo(), libc::O_RDONLY)?,
         };
-        let mounts = &call.monitor.mounts;
+        let mounts = &call.mounts;
         let shown = mounts.iter().filter(|mount| !mount.is_synthetic());
         let own = credentials(std::process::id().cast_signed())?;
         let listed: Vec<_> = shown
@@ -84,8 +84,8 @@ fn read(caller: &Caller, path: &[u8], flags: i32) -> Result<Vec<u8>> {
 }
 
 /// The entry of `mount` in lists, with the monitor's own credentials; `None` if its back end fails.
-fn listed<'m>(call: &Call<'m>, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
-    let (mounts, fs) = (&call.monitor.mounts, &mount.fs);
+fn listed<'m>(call: &Call<'_>, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
+    let (mounts, fs) = (&call.mounts, &mount.fs);
     let root = Place {
         mount: Arc::clone(mount),
         node: fs.root(),
@@ -100,6 +100,7 @@ fn listed<'m>(call: &Call<'m>, own: &Caller, mount: &'m Arc<Mount>) -> Option<Li
         kind: fs.kind(),
         source: mount.source.as_bytes(),
         host_path: host_path.map(|path| path.into_os_string().into_vec()),
+        is_hosted: mount.is_hosted(),
         is_read_only: fs.is_read_only(),
         flags: figures.flags,
     })

@@ -1,6 +1,6 @@
 //! Host copies of programs ([ADR 0002](../../../../docs/decisions/0002-exec-from-a-host-copy.md)).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use goanna_sys::{procfs, tracee};
-use goanna_vfs::{Caller, Errno, PATH_MAX, Place, PlaceKey, Result, Stamp};
+use goanna_vfs::{Caller, Errno, Mount, PATH_MAX, Place, PlaceKey, Result, Stamp};
 use parking_lot::Mutex;
 
 use super::interpreter::Interpreter;
@@ -64,6 +64,19 @@ impl Programs {
         self.behind.lock().get(&identity).cloned()
     }
 
+    /// Forgets the programs in `mount` that none of `threads` executes, so that they do not keep its file system busy.
+    pub fn release_unheld(&self, mount: &Mount, threads: &[i32]) {
+        let program = |tid: &i32| fs::metadata(format!("/proc/{tid}/exe")).ok();
+        let executed = threads.iter().filter_map(program);
+        let executed: HashSet<Identity> = executed.map(|meta| (meta.dev(), meta.ino())).collect();
+        let is_unheld = |identity: &Identity, place: &mut Place| {
+            place.mount.number == mount.number && !executed.contains(identity)
+        };
+        let gone: Vec<_> = self.behind.lock().extract_if(is_unheld).collect();
+        // These may be the last references to inodes. Dropping them calls the back end, so no lock may be held.
+        drop(gone);
+    }
+
     /// Whether the program is being executed, so that it must not be written to (ETXTBSY).
     pub fn running(&self, place: &Place) -> bool {
         let copies = self.copies.lock();
@@ -88,6 +101,9 @@ impl Programs {
     ) -> Result<PathBuf> {
         let own = place.mount.fs.host_path(&place.node);
         if let Some(path) = own.filter(|_| interpreter.is_none()) {
+            if place.mount.is_hosted() {
+                rundir.allow_traversal(caller.uid).map_err(errno)?;
+            }
             self.remember(&path, place)?;
             return Ok(path);
         }

@@ -3,6 +3,8 @@
 //! The lines have the kernel's form. A mount that shows a directory of the host is described as a bind mount of that directory, and any
 //! other mount as a separate file system.
 
+mod host_lines;
+
 /// A list of mounts that a process has in /proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountList {
@@ -53,6 +55,8 @@ pub struct ListedMount<'a> {
     pub source: &'a [u8],
     /// The directory of the host that it shows under its own device number, if it does.
     pub host_path: Option<Vec<u8>>,
+    /// It is a mount of the host, with this directory as its mount point there.
+    pub is_hosted: bool,
     /// The file system itself cannot be changed.
     pub is_read_only: bool,
     /// `ST_*` flags of statvfs(3).
@@ -75,7 +79,7 @@ pub fn with_mounts(
         .iter()
         .map(|host| (host.target.as_slice(), host.id))
         .collect();
-    let mut out = native.to_vec();
+    let mut out = host_lines::without_hosted(list, native, &hosts, mounts);
     for mount in mounts {
         let bound = mount.host_path.as_deref();
         let host = bound.and_then(|path| Some((innermost(&hosts, path)?, path)));
@@ -85,6 +89,7 @@ pub fn with_mounts(
             MountList::Mounts => out.extend(line.mounts(mount)),
             MountList::MountStats => out.extend(line.mountstats(mount)),
         }
+        out.extend(host_lines::seen_in(mount, list, native, &hosts));
         above.push((mount.target, mount.id));
     }
     out
@@ -322,6 +327,7 @@ mod tests {
             kind: "amino",
             source: b"/home/me/my store#1",
             host_path: host_path.map(<[u8]>::to_vec),
+            is_hosted: false,
             is_read_only: false,
             flags,
         }
@@ -403,6 +409,51 @@ mod tests {
             added(MountList::Mounts, b"", &mounts[..1]),
             "/dev/vda /sub ext4 rw,relatime,discard 0 0\n"
         );
+    }
+
+    const DIR: &[u8] = b"/dev/shm/m/1";
+
+    /// With a mount that a program has made, and another one inside of it.
+    fn with_hosted() -> Vec<u8> {
+        let lines = "30 20 0:30 / /dev/shm/m/1 rw - tmpfs x rw\n31 30 0:31 / /dev/shm/m/1/a\\040b rw - tmpfs y rw\n";
+        [NATIVE, lines.as_bytes()].concat()
+    }
+
+    #[test]
+    fn a_mount_of_a_program_is_where_the_program_mounted_it() {
+        let native = with_hosted();
+        let hosted = ListedMount {
+            is_hosted: true,
+            ..mount(b"/amino/d", Some(DIR), 0)
+        };
+        let whole = with_mounts(MountList::MountInfo, &native, &native, &[hosted]);
+        let added = whole.strip_prefix(NATIVE).unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(added),
+            "31 100 0:31 / /amino/d/a\\040b rw - tmpfs y rw\n100 20 0:30 / /amino/d rw - tmpfs x rw\n"
+        );
+    }
+
+    #[test]
+    fn what_is_mounted_inside_of_a_directory_is_shown_there_too() {
+        let native = with_hosted();
+        let shm = mount(b"/p", Some(b"/dev/shm"), 0);
+        let whole = with_mounts(
+            MountList::MountInfo,
+            &native,
+            &native,
+            std::slice::from_ref(&shm),
+        );
+        let added = whole.strip_prefix(&native[..]).unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(added),
+            "100 20 254:0 /dev/shm /p rw - ext4 /dev/vda rw,discard\n\
+             1610612766 100 0:30 / /p/m/1 rw - tmpfs x rw\n\
+             1610612767 1610612766 0:31 / /p/m/1/a\\040b rw - tmpfs y rw\n"
+        );
+        let mounts = b"y /dev/shm/m/1/a\\040b tmpfs rw 0 0\n";
+        let whole = with_mounts(MountList::Mounts, mounts, &native, &[shm]);
+        assert!(whole.ends_with(b"\ny /p/m/1/a\\040b tmpfs rw 0 0\n"));
     }
 
     #[test]

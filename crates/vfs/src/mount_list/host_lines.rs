@@ -1,0 +1,125 @@
+//! The kernel's lines of the host's mounts, as a run sees these mounts.
+
+use super::{HostMount, ListedMount, MountList, PATH, below, escape, unescape};
+
+/// IDs of mounts of the host, as seen in a mount that shows the directory they are in, begin here: behind those of the run's mounts.
+const SEEN_AGAIN: u64 = 3 << 29;
+
+/// A line by its fields.
+struct Line<'l> {
+    list: MountList,
+    fields: Vec<&'l [u8]>,
+    /// The mount point, unescaped.
+    target: Vec<u8>,
+}
+
+impl<'l> Line<'l> {
+    fn parse(list: MountList, line: &'l [u8]) -> Option<Self> {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let target = unescape(fields.get(target_field(list))?);
+        Some(Self {
+            list,
+            fields,
+            target,
+        })
+    }
+
+    /// The IDs of the mount and of its parent, which only mountinfo has.
+    fn ids(&self) -> Option<[u64; 2]> {
+        let id = |index: usize| str::from_utf8(self.fields.get(index)?).ok()?.parse().ok();
+        match self.list {
+            MountList::MountInfo => Some([id(0)?, id(1)?]),
+            MountList::Mounts | MountList::MountStats => None,
+        }
+    }
+
+    /// The line of the same mount at `target`, with `ids`, where it has any.
+    fn at(&self, target: &[u8], ids: Option<[u64; 2]>) -> Vec<u8> {
+        let mut fields = self.fields.clone();
+        let target = escape(target, PATH);
+        let ids = ids.map(|ids| ids.map(|id| id.to_string()));
+        for (field, id) in fields.iter_mut().zip(ids.iter().flatten()) {
+            *field = id.as_bytes();
+        }
+        if let Some(field) = fields.get_mut(target_field(self.list)) {
+            *field = &target;
+        }
+        fields.join(&b' ')
+    }
+}
+
+/// The index of the field with the mount point.
+fn target_field(list: MountList) -> usize {
+    match list {
+        MountList::MountInfo | MountList::MountStats => 4,
+        MountList::Mounts => 1,
+    }
+}
+
+/// The lines without those of hosted mounts in `mounts`. What is mounted inside of these has its mount point in the run.
+pub(super) fn without_hosted(
+    list: MountList,
+    native: &[u8],
+    hosts: &[HostMount<'_>],
+    mounts: &[ListedMount<'_>],
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(native.len());
+    let find = |target: &[u8]| {
+        let hosted = mounts.iter().filter(|mount| mount.is_hosted);
+        let mut inside = hosted.filter_map(|mount| {
+            let dir = mount.host_path.as_deref()?;
+            Some((mount, dir, below(dir, target)?.to_vec()))
+        });
+        inside.next()
+    };
+    for text in native.split_inclusive(|&byte| byte == b'\n') {
+        let line = Line::parse(list, text);
+        let found = line.and_then(|line| Some((find(&line.target)?, line)));
+        match found {
+            Some(((.., rest), _)) if rest.is_empty() => {}
+            Some(((mount, dir, rest), line)) => {
+                let is_of_hosted =
+                    |id| hosts.iter().any(|host| host.id == id && host.target == dir);
+                let ids = line.ids().map(|[id, parent]| match is_of_hosted(parent) {
+                    true => [id, mount.id],
+                    false => [id, parent],
+                });
+                out.extend(line.at(&[mount.target, &rest].concat(), ids));
+            }
+            None => out.extend(text),
+        }
+    }
+    out
+}
+
+/// The lines for what is mounted inside of the directory of the host that `mount` shows. A hosted mount has them already ([`without_hosted`]).
+pub(super) fn seen_in(
+    mount: &ListedMount<'_>,
+    list: MountList,
+    native: &[u8],
+    hosts: &[HostMount<'_>],
+) -> Vec<u8> {
+    let Some(dir) = mount.host_path.as_deref().filter(|_| !mount.is_hosted) else {
+        return Vec::new();
+    };
+    let is_inside = |target: &[u8]| below(dir, target).is_some_and(|rest| !rest.is_empty());
+    let lines = native.split_inclusive(|&byte| byte == b'\n');
+    let lines = lines.filter_map(|text| {
+        let line = Line::parse(list, text).filter(|line| is_inside(&line.target))?;
+        let target = [mount.target, below(dir, &line.target)?].concat();
+        let ids = line.ids().map(|[id, parent]| {
+            let mut above = hosts.iter().filter(|host| host.id == parent);
+            let is_seen = above.any(|host| is_inside(&host.target));
+            [
+                SEEN_AGAIN + id,
+                if is_seen {
+                    SEEN_AGAIN + parent
+                } else {
+                    mount.id
+                },
+            ]
+        });
+        Some(line.at(&target, ids))
+    });
+    lines.flatten().collect()
+}

@@ -1,0 +1,91 @@
+//! The mount table of a run while programs change it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::{Errno, FileSystem, Mounts};
+
+/// The mounts of a run as they are now. A system call works with those that it finds at its start.
+#[derive(Debug)]
+pub struct MountTable(RwLock<Arc<Mounts>>);
+
+impl MountTable {
+    /// A table that begins with `mounts`.
+    pub fn new(mounts: Mounts) -> Self {
+        Self(RwLock::new(Arc::new(mounts)))
+    }
+
+    /// The mounts as they are now; the result does not change.
+    pub fn current(&self) -> Arc<Mounts> {
+        Arc::clone(&self.0.read())
+    }
+
+    /// Changes the mounts for calls that begin later.
+    pub fn change<T>(&self, by: impl FnOnce(&mut Mounts) -> T) -> T {
+        by(Arc::make_mut(&mut self.0.write()))
+    }
+}
+
+/// A file system that shows a directory of the host.
+pub trait HostDirectory: FileSystem {
+    /// Closes the directory, so that the file system does not keep a mount busy whose root it is. Operations on the root fail then (EBADF).
+    fn release(&self);
+
+    /// Opens `dir`, which is the same directory, after [`HostDirectory::release`].
+    fn acquire(&self, dir: &Path) -> Result<(), Errno>;
+}
+
+/// Opens a directory of the host.
+pub type OpenHostDirectory = fn(&Path) -> Result<Arc<dyn HostDirectory>, Errno>;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::{Mount, SynthFs};
+
+    fn fs() -> Arc<dyn FileSystem> {
+        Arc::new(SynthFs::new(1))
+    }
+
+    fn cover(table: &MountTable, target: &str) -> Arc<Mount> {
+        let target = target.as_bytes().to_vec();
+        table.change(|mounts| mounts.cover(target, fs(), "source".to_owned()))
+    }
+
+    fn at(table: &MountTable, target: &str) -> Option<u64> {
+        let mounts = table.current();
+        mounts.at(target.as_bytes()).map(|mount| mount.number)
+    }
+
+    #[test]
+    fn a_mount_covers_another_until_it_is_removed() {
+        let table = MountTable::new(Mounts::new(fs()));
+        let before = table.current();
+        let numbers = ["/a", "/a", "/b"].map(|target| cover(&table, target).number);
+        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!((at(&table, "/a"), before.iter().count()), (Some(1), 0));
+        let top = Arc::clone(table.current().at(b"/a").unwrap());
+        table.change(|mounts| mounts.remove(&top));
+        assert_eq!(at(&table, "/a"), Some(0));
+        table.change(|mounts| mounts.put_back(Arc::clone(&top)));
+        let order: Vec<u64> = table.current().iter().map(|mount| mount.number).collect();
+        assert_eq!((at(&table, "/a"), order), (Some(1), vec![0, 1, 2]));
+        table.change(|mounts| mounts.remove(&top));
+        // A number is not used again.
+        assert_eq!(cover(&table, "/a").number, 3);
+    }
+
+    #[test]
+    fn mounts_are_nested_while_one_is_inside_of_another() {
+        let table = MountTable::new(Mounts::new(fs()));
+        cover(&table, "/a");
+        assert!(!table.current().nested());
+        let inner = cover(&table, "/a/b");
+        assert!(table.current().nested());
+        table.change(|mounts| mounts.remove(&inner));
+        assert!(!table.current().nested());
+    }
+}
