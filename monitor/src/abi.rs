@@ -31,6 +31,14 @@ pub fn mount_id(statx: &[u8; 256]) -> Option<(u32, u64)> {
 }
 
 const MOUNT_ID: usize = 144;
+const ATTRIBUTES: usize = 8;
+
+/// Whether a `struct statx` is that of the root of a mount.
+pub fn is_mount_root(statx: &[u8; 256]) -> bool {
+    let attributes = statx.get(ATTRIBUTES..).and_then(|rest| rest.first_chunk());
+    attributes
+        .is_some_and(|bits| u64::from_ne_bytes(*bits) & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0)
+}
 
 /// `struct statx`: the basic fields, the creation time where known, and `more`. Like Linux since 6.13, it claims the change
 /// times only when `mask` asks for one of them.

@@ -2,6 +2,10 @@
 #include "step.h"
 #include <sys/mount.h>
 
+#ifndef MS_NOSYMFOLLOW
+#define MS_NOSYMFOLLOW 256
+#endif
+
 static void refused(void)
 {
 	T("onto a missing directory", mount("none", "missing", "tmpfs", 0, NULL));
@@ -102,6 +106,7 @@ static void of_root(void)
 	T("write again", mount(NULL, "d", NULL, MS_REMOUNT, NULL));
 	O("written again", open("d/other", O_RDWR | O_CLOEXEC));
 	T("inside", mkdir("d/inside", 0755));
+	CHILD("works inside", T("into", chdir("d/inside")));
 	T("mount inside", mount("none", "d/inside", "tmpfs", 0, NULL));
 	LISTED("d/inside");
 	make("d/inside/file", "deeper");
@@ -119,6 +124,12 @@ static void of_root(void)
 	T("no programs", mount(NULL, "d", NULL, MS_REMOUNT | MS_BIND | MS_NOEXEC, NULL));
 	CHILD("no program", execl("d/program", "d/program", NULL); _exit(errno == EACCES ? 2 : 1));
 	CHILD("user", drop(); T("umount", umount2("d", 0)));
+	symlink("file", "d/link");
+	T("links", mount(NULL, "d", NULL, MS_REMOUNT | MS_BIND, NULL));
+	O("link", open("d/link", O_RDONLY | O_CLOEXEC));
+	T("no links", mount(NULL, "d", NULL, MS_REMOUNT | MS_BIND | MS_NOSYMFOLLOW, NULL));
+	O("no link", open("d/link", O_RDONLY | O_CLOEXEC));
+	LINK("d/link");
 	symlink("d", "s");
 	T("a link is not followed", umount2("s", UMOUNT_NOFOLLOW));
 	T("expired", umount2("d", MNT_EXPIRE));

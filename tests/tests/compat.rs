@@ -120,6 +120,7 @@ in_every_place! {
     killed => |place| check(&place, "killed", false);
     turns => |place| check(&place, "turns", false);
     linux_aio => |place| check(&place, "aio", false);
+    landlock => |place| check(&place, "landlock", false);
     writes_in_rows => |place| check(&place, "granted", false);
     opens_in_rows => |place| check(&place, "opens", false);
     opens_again => |place| check(&place, "reopens", false);

@@ -20,6 +20,15 @@ pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
     Ok(Answer::PassOn)
 }
 
+/// landlock_create_ruleset(2), landlock_add_rule(2), landlock_restrict_self(2): EOPNOTSUPP in runs with mounts, as where Landlock is disabled. The kernel
+/// would not apply a program's rules to what the monitor does for it, and the program would rely on them.
+pub fn landlock(call: &mut Call<'_>) -> Result<Answer> {
+    match call.mounts.iter().next() {
+        None => Ok(Answer::PassOn),
+        Some(_) => Err(Errno::EOPNOTSUPP.into()),
+    }
+}
+
 /// name_to_handle_at(2): back ends have no persistent handles.
 pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
     // AT_HANDLE_MNT_ID_UNIQUE, AT_HANDLE_CONNECTABLE and AT_HANDLE_FID.

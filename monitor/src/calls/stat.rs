@@ -179,12 +179,13 @@ fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
         bit => (bit, mounts.unique_id(mount)),
     };
     // The host is asked only for fields that the program asks for.
-    let host = (mount.is_host() || mask & STATX_BEHIND_MOUNT_ID != 0)
+    let has_host_id = mount.is_host() || mount.is_hosted();
+    let host = (has_host_id || mask & STATX_BEHIND_MOUNT_ID != 0)
         .then_some(seen.node.as_ref())
         .flatten()
         .and_then(|node| mount.fs.host_path(node))
         .and_then(|path| of_host(path.into_os_string().into_vec()));
-    let mount_id = if mount.is_host() {
+    let mount_id = if has_host_id {
         host.as_ref().and_then(abi::mount_id)
     } else if mount.is_synthetic() {
         match mounts.parent_of(mount) {
@@ -202,7 +203,10 @@ fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
     let node = seen.node.as_ref();
     let is_root = node.is_some_and(|node| node.is_dir() && node.ino() == mount.fs.root().ino());
     StatxMore {
-        is_mount_root: is_root && !mount.is_synthetic(),
+        is_mount_root: match &host {
+            Some(host) if mount.is_hosted() => abi::is_mount_root(host),
+            _ => is_root && !mount.is_synthetic(),
+        },
         mount_id,
         direct_alignment: asks_direct.then_some(SECTOR),
         host,

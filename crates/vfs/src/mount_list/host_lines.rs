@@ -56,15 +56,15 @@ fn target_field(list: MountList) -> usize {
     }
 }
 
-/// The lines without those of hosted mounts in `mounts`. What is mounted inside of these has its mount point in the run.
-pub(super) fn without_hosted(
+/// The lines with the mount points that hosted mounts in `mounts` have in the run. What is mounted inside of these is moved with them.
+pub(super) fn in_run(
     list: MountList,
     native: &[u8],
     hosts: &[HostMount<'_>],
     mounts: &[ListedMount<'_>],
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(native.len());
-    let find = |target: &[u8]| {
+    let hosted = |target: &[u8]| {
         let hosted = mounts.iter().filter(|mount| mount.is_hosted);
         let mut inside = hosted.filter_map(|mount| {
             let dir = mount.host_path.as_deref()?;
@@ -74,25 +74,43 @@ pub(super) fn without_hosted(
     };
     for text in native.split_inclusive(|&byte| byte == b'\n') {
         let line = Line::parse(list, text);
-        let found = line.and_then(|line| Some((find(&line.target)?, line)));
-        match found {
-            Some(((.., rest), _)) if rest.is_empty() => {}
-            Some(((mount, dir, rest), line)) => {
-                let is_of_hosted =
-                    |id| hosts.iter().any(|host| host.id == id && host.target == dir);
-                let ids = line.ids().map(|[id, parent]| match is_of_hosted(parent) {
-                    true => [id, mount.id],
-                    false => [id, parent],
-                });
-                out.extend(line.at(&[mount.target, &rest].concat(), ids));
-            }
-            None => out.extend(text),
-        }
+        let Some((line, (mount, dir, rest))) = line.and_then(|line| {
+            let hosted = hosted(&line.target)?;
+            Some((line, hosted))
+        }) else {
+            out.extend(text);
+            continue;
+        };
+        let ids = line.ids().map(|[id, parent]| {
+            // One that is mounted on another one, or inside of it, keeps its parent.
+            let is_inside = |host: &HostMount<'_>| below(dir, &host.target).is_some();
+            let stays = hosts
+                .iter()
+                .any(|host| host.id == parent && is_inside(host));
+            [
+                id,
+                if stays {
+                    parent
+                } else {
+                    parent_in_run(mount, mounts)
+                },
+            ]
+        });
+        out.extend(line.at(&[mount.target, &rest].concat(), ids));
     }
     out
 }
 
-/// The lines for what is mounted inside of the directory of the host that `mount` shows. A hosted mount has them already ([`without_hosted`]).
+/// The ID of the mount of the run that the hosted mount `mount` covers a directory of.
+fn parent_in_run(mount: &ListedMount<'_>, mounts: &[ListedMount<'_>]) -> u64 {
+    let around = mounts
+        .iter()
+        .filter(|other| !other.is_hosted && below(other.target, mount.target).is_some());
+    let innermost = around.max_by_key(|other| other.target.len());
+    innermost.map_or(mount.id, |other| other.id)
+}
+
+/// The lines for what is mounted inside of the directory of the host that `mount` shows. A hosted mount has them already ([`in_run`]).
 pub(super) fn seen_in(
     mount: &ListedMount<'_>,
     list: MountList,

@@ -55,7 +55,7 @@ pub struct ListedMount<'a> {
     pub source: &'a [u8],
     /// The directory of the host that it shows under its own device number, if it does.
     pub host_path: Option<Vec<u8>>,
-    /// It is a mount of the host, with this directory as its mount point there.
+    /// It is a mount of the host, with this directory as its mount point there. The kernel's line is about it.
     pub is_hosted: bool,
     /// The file system itself cannot be changed.
     pub is_read_only: bool,
@@ -79,8 +79,8 @@ pub fn with_mounts(
         .iter()
         .map(|host| (host.target.as_slice(), host.id))
         .collect();
-    let mut out = host_lines::without_hosted(list, native, &hosts, mounts);
-    for mount in mounts {
+    let mut out = host_lines::in_run(list, native, &hosts, mounts);
+    for mount in mounts.iter().filter(|mount| !mount.is_hosted) {
         let bound = mount.host_path.as_deref();
         let host = bound.and_then(|path| Some((innermost(&hosts, path)?, path)));
         let line = Line::new(mount, host);
@@ -426,11 +426,17 @@ mod tests {
             is_hosted: true,
             ..mount(b"/amino/d", Some(DIR), 0)
         };
-        let whole = with_mounts(MountList::MountInfo, &native, &native, &[hosted]);
+        let store = ListedMount {
+            id: 99,
+            ..mount(b"/amino", None, 0)
+        };
+        let whole = with_mounts(MountList::MountInfo, &native, &native, &[store, hosted]);
         let added = whole.strip_prefix(NATIVE).unwrap();
         assert_eq!(
             String::from_utf8_lossy(added),
-            "31 100 0:31 / /amino/d/a\\040b rw - tmpfs y rw\n100 20 0:30 / /amino/d rw - tmpfs x rw\n"
+            "30 99 0:30 / /amino/d rw - tmpfs x rw\n\
+             31 30 0:31 / /amino/d/a\\040b rw - tmpfs y rw\n\
+             99 20 2608:7 / /amino rw - amino /home/me/my\\040store\\0431 rw\n"
         );
     }
 

@@ -9,7 +9,9 @@ mod host;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use crate::{Attr, Caller, Errno, FileKind, FsError, Mount, Mounts, NAME_MAX, Place, Result, ops};
+use crate::{
+    Attr, Caller, Errno, FileKind, FsError, Mount, Mounts, NAME_MAX, Node, Place, Result, ops,
+};
 use std::sync::Arc;
 
 pub use host::is_magic_link;
@@ -571,7 +573,7 @@ impl<'a> Walk<'a> {
         }
         let node = ops::lookup(self.caller, place, name)?;
         let link = match node.kind() {
-            FileKind::Symlink if through => Some(place.mount.fs.readlink(self.caller, &node)?),
+            FileKind::Symlink if through => Some(self.link_text(place, &node)?),
             _ => None,
         };
         Ok((
@@ -581,6 +583,16 @@ impl<'a> Walk<'a> {
             }),
             link,
         ))
+    }
+
+    /// The target of a symbolic link in the directory `place`. ELOOP where the host's file system is mounted with `nosymfollow`.
+    fn link_text(&self, place: &Place, link: &Node) -> Result<Vec<u8>> {
+        const NOSYMFOLLOW: u64 = 0x2000;
+        let fs = &place.mount.fs;
+        if fs.opens_host_files() && fs.statfs(self.caller, link)?.flags & NOSYMFOLLOW != 0 {
+            return Err(Errno::ELOOP.into());
+        }
+        fs.readlink(self.caller, link)
     }
 
     /// A component that is missing or unreadable counts as one that is not a link. The kernel reports the error, or

@@ -15,6 +15,7 @@ use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 
 use crate::call::Call;
+use crate::errno::errno;
 use crate::state::Monitor;
 
 /// How often, and at what intervals, an unmount is tried while calls that have begun before keep the file system busy.
@@ -74,11 +75,13 @@ impl Hosted {
         }
         let monitor = call.monitor;
         let mut mounts = self.mounts.lock();
-        let dir = monitor
-            .shadows
-            .rundir()
-            .mount_point()
-            .map_err(crate::errno::errno)?;
+        let is_below =
+            |one: &&HostedMount| one.mount.number == target.mount.number && is_root(&target);
+        // On the same directory, so that the kernel sees what is below.
+        let dir = match mounts.iter().find(is_below) {
+            Some(one) => one.dir.clone(),
+            None => monitor.shadows.rundir().mount_point().map_err(errno)?,
+        };
         let opened = mount(&dir).and_then(|()| {
             open(&dir).map_err(|errno| {
                 let _ = umount2(&dir, MntFlags::MNT_DETACH);
@@ -113,17 +116,8 @@ impl Hosted {
         found.next().map(|one| one.dir.clone())
     }
 
-    /// umount2(2) of what the kernel has mounted on `path`, which is in `mount`. The caller has no node in it.
-    pub fn unmount(
-        &self,
-        monitor: &Monitor,
-        mount: &Mount,
-        path: &Path,
-        flags: MntFlags,
-    ) -> Result<(), Errno> {
-        let threads = monitor.alive.all();
-        monitor.programs.release_unheld(mount, &threads);
-        monitor.shadows.release_unheld(mount, threads);
+    /// umount2(2) of what the kernel has mounted on `path`. The caller has no node in it.
+    pub fn unmount(&self, path: &Path, flags: MntFlags) -> Result<(), Errno> {
         let mut flags = flags | MntFlags::UMOUNT_NOFOLLOW;
         if self.expiring.lock().remove(path) {
             flags.remove(MntFlags::MNT_EXPIRE);
@@ -150,10 +144,12 @@ impl Hosted {
         let at = mounts.iter().position(is_it).ok_or(Errno::EBUSY)?;
         let one = mounts.get(at).ok_or(Errno::EBUSY)?;
         monitor.mounts.change(|table| table.remove(mount));
+        // They are found again by their paths from the root.
+        release_unheld(monitor, mount);
         if !flags.contains(MntFlags::MNT_DETACH) {
             one.fs.release();
         }
-        match self.unmount(monitor, mount, &one.dir, flags) {
+        match self.unmount(&one.dir, flags) {
             Ok(()) => {
                 let one = mounts.remove(at);
                 cover(&one.covered, false);
@@ -171,6 +167,13 @@ impl Hosted {
     }
 }
 
+/// Lets go of what no program uses in `mount`.
+pub fn release_unheld(monitor: &Monitor, mount: &Mount) {
+    let threads = monitor.alive.all();
+    monitor.programs.release_unheld(mount, &threads);
+    monitor.shadows.release_unheld(mount, threads);
+}
+
 /// Whether programs may find the directory by themselves, without the monitor, must follow from what covers it.
 fn cover(dir: &Place, is_covered: bool) {
     if let Some(shared) = dir.mount.fs.shared_attributes() {
@@ -182,4 +185,9 @@ fn cover(dir: &Place, is_covered: bool) {
 pub fn host_path(place: &Place) -> Option<PathBuf> {
     place.mount.fs.host_dir(&place.node)?;
     place.mount.fs.host_path(&place.node)
+}
+
+/// Whether it is the root of its mount.
+pub fn is_root(place: &Place) -> bool {
+    place.node.ino() == place.mount.fs.root().ino()
 }

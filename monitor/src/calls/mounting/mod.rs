@@ -7,29 +7,23 @@
 //! A program in another mount namespace than the monitor's would mount for itself alone, which the table of mounts cannot show: EOPNOTSUPP.
 
 pub mod hosted;
+mod request;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, FileKind, PATH_MAX, Place, Result, caps};
-use nix::mount::{MntFlags, MsFlags};
+use goanna_vfs::{Errno, FileKind, Place, Result, caps};
+use nix::mount::MntFlags;
 use rustix::fs::CWD;
 
 use crate::call::{Answer, Call, Target};
+use crate::errno::from_rustix;
 use crate::process::task::acting_as;
-use hosted::host_path;
-
-/// The most that the kernel reads of mount options: a page.
-const DATA_MAX: usize = 4096;
-/// Flags by which mount(2) changes what is mounted, and mounts nothing.
-const CHANGES: MsFlags = MsFlags::MS_REMOUNT
-    .union(MsFlags::MS_SHARED)
-    .union(MsFlags::MS_PRIVATE)
-    .union(MsFlags::MS_SLAVE)
-    .union(MsFlags::MS_UNBINDABLE);
+use hosted::{host_path, is_root, release_unheld};
+use request::Request;
 
 /// EPERM without `CAP_SYS_ADMIN`; EOPNOTSUPP in another mount namespace.
 fn may_mount(call: &Call<'_>) -> Result<()> {
@@ -44,145 +38,6 @@ fn may_mount(call: &Call<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What the arguments of mount(2) say besides the target.
-struct Request {
-    source: Option<Vec<u8>>,
-    kind: Option<Vec<u8>>,
-    flags: MsFlags,
-    data: Option<Vec<u8>>,
-}
-
-impl Request {
-    fn read(call: &Call<'_>) -> Result<Self> {
-        let text = |index: usize| match call.arg(index) {
-            0 => Ok(None),
-            address => match call.memory.read_string(address, PATH_MAX) {
-                // So strndup_user() of the kernel.
-                Err(Errno::ENAMETOOLONG) => Err(Errno::EINVAL),
-                read => read.map(Some),
-            },
-        };
-        let kind = text(2)?;
-        let source = text(0)?;
-        let data = match call.arg(4) {
-            0 => None,
-            address => Some(options(call, address)?),
-        };
-        Ok(Self {
-            source,
-            kind,
-            flags: MsFlags::from_bits_retain(call.arg(3)),
-            data,
-        })
-    }
-
-    /// The options, where the kernel finds the paths in them, too. EOPNOTSUPP for options with descriptors, which have other numbers here.
-    fn data(&self, call: &Call<'_>) -> Result<Option<Vec<u8>>> {
-        let (Some(kind), Some(data)) = (&self.kind, &self.data) else {
-            return Ok(self.data.clone());
-        };
-        let has_descriptors = |name: &&[u8]| kind.starts_with(name);
-        if [&b"fuse"[..], b"autofs", b"9p"].iter().any(has_descriptors) {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
-        if kind != b"overlay" {
-            return Ok(Some(data.clone()));
-        }
-        let options = data.split(|&byte| byte == b',');
-        let options = options.map(|option| self.overlay_option(call, option));
-        Ok(Some(options.collect::<Result<Vec<_>>>()?.join(&b',')))
-    }
-
-    fn overlay_option(&self, call: &Call<'_>, option: &[u8]) -> Result<Vec<u8>> {
-        let names = [&b"lowerdir="[..], b"upperdir=", b"workdir="];
-        let name = names.into_iter().find(|name| option.starts_with(name));
-        // Escaped commas and colons are left to the kernel.
-        let Some(name) = name.filter(|_| !option.contains(&b'\\')) else {
-            return Ok(option.to_vec());
-        };
-        let paths = option.get(name.len()..).unwrap_or_default();
-        let paths = paths.split(|&byte| byte == b':').map(|path| match path {
-            // `lower::data` has an empty path in the middle.
-            b"" => Ok(Vec::new()),
-            path => self.path_on_host(call, path),
-        });
-        let paths = paths.collect::<Result<Vec<_>>>()?.join(&b':');
-        Ok([name, &paths].concat())
-    }
-
-    /// Mounts on `target`, with `source` instead of the program's.
-    fn perform(&self, call: &Call<'_>, source: Option<&[u8]>, target: &Path) -> Result<()> {
-        let (kind, data) = (self.kind.as_deref(), self.data(call)?);
-        Ok(acting_as(&*call.caller()?, None, || {
-            nix::mount::mount(source, target, kind, self.flags, data.as_deref())
-        })?)
-    }
-
-    /// Whether the source is a part of the tree of files.
-    fn moves(&self) -> bool {
-        !self.flags.intersects(CHANGES)
-            && self.flags.intersects(MsFlags::MS_BIND | MsFlags::MS_MOVE)
-    }
-
-    /// Whether the source is a device.
-    fn has_device(&self) -> bool {
-        !self.moves() && self.kind.as_deref().is_some_and(needs_device)
-    }
-
-    /// The source by a path that leads the monitor to the same object. What is not a path stays as it is.
-    fn source(&self, call: &Call<'_>) -> Result<Option<Vec<u8>>> {
-        let Some(source) = &self.source else {
-            return Ok(None);
-        };
-        if !self.moves() && !self.has_device() {
-            return Ok(self.source.clone());
-        }
-        self.path_on_host(call, source).map(Some)
-    }
-
-    /// The path on the host of what `path` leads to.
-    fn path_on_host(&self, call: &Call<'_>, path: &[u8]) -> Result<Vec<u8>> {
-        match call.resolve(libc::AT_FDCWD, path, true)?.at {
-            Pos::Host(path) if path.is_empty() => Ok(b"/".to_vec()),
-            Pos::Host(path) => Ok(path),
-            Pos::Mounted(place) => self.path_in_mount(call, &place),
-        }
-    }
-
-    fn path_in_mount(&self, call: &Call<'_>, place: &Place) -> Result<Vec<u8>> {
-        if place.mount.is_host() || place.mount.fs.host_dir(&place.node).is_some() {
-            let path = place.mount.fs.host_path(&place.node).ok_or(Errno::ENOENT)?;
-            return Ok(path.into_os_string().into_vec());
-        }
-        if !self.has_device() {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
-        let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
-        if FileKind::from_mode(attr.mode) != Some(FileKind::BlockDevice) {
-            return Err(Errno::ENOTBLK.into());
-        }
-        let (major, minor) = (libc::major(attr.rdev), libc::minor(attr.rdev));
-        Ok(format!("/dev/block/{major}:{minor}").into_bytes())
-    }
-}
-
-/// The mount options at `address`, up to the end of the string, of the memory, or of the kernel's page. EFAULT.
-fn options(call: &Call<'_>, address: u64) -> Result<Vec<u8>, Errno> {
-    let mut options = match call.memory.read_string(address, DATA_MAX) {
-        Err(Errno::ENAMETOOLONG) => call.read(address, DATA_MAX - 1)?,
-        read => read?,
-    };
-    options.truncate(DATA_MAX - 1);
-    Ok(options)
-}
-
-/// Whether file systems of type `kind` are on a block device, which their source is then.
-fn needs_device(kind: &[u8]) -> bool {
-    let types = std::fs::read("/proc/filesystems").unwrap_or_default();
-    let mut lines = types.split(|&byte| byte == b'\n');
-    lines.any(|line| line.strip_prefix(b"\t") == Some(kind))
-}
-
 /// The path on the host of what is mounted at `target`, to change it. EINVAL if nothing is, EOPNOTSUPP for a mount that the run began with.
 fn mounted_at(call: &Call<'_>, target: &Place) -> Result<PathBuf> {
     if !is_root(target) {
@@ -190,10 +45,6 @@ fn mounted_at(call: &Call<'_>, target: &Place) -> Result<PathBuf> {
     }
     let dir = call.monitor.hosted.dir_of(&target.mount);
     dir.ok_or_else(|| Errno::EOPNOTSUPP.into())
-}
-
-fn is_root(place: &Place) -> bool {
-    place.node.ino() == place.mount.fs.root().ino()
 }
 
 /// Mounts over `target` by `mount`, which gets a path on the host.
@@ -229,10 +80,7 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
             Some(Target::At(source)) if !source.mount.is_host() => {
                 may_mount(call)?;
                 let source = request.path_in_mount(call, &source)?;
-                let path = call.resolve(libc::AT_FDCWD, &call.path(1)?, true)?.at;
-                let Pos::Host(path) = path else {
-                    return Err(Errno::EOPNOTSUPP.into());
-                };
+                let path = request.path_on_host(call, &call.path(1)?)?;
                 request.perform(call, Some(&source), Path::new(OsStr::from_bytes(&path)))?;
                 Ok(Answer::DONE)
             }
@@ -243,12 +91,12 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     if !call.may_wait {
         return Ok(Answer::Wait);
     }
-    if request.flags.intersects(CHANGES) {
+    if request.changes() {
         let path = mounted_at(call, &target)?;
         request.perform(call, request.source.as_deref(), &path)?;
         return Ok(Answer::DONE);
     }
-    let source = request.source(call)?;
+    let source = request.source_on_host(call)?;
     if !target.node.is_dir() && !request.moves() {
         return Err(Errno::ENOTDIR.into());
     }
@@ -282,15 +130,21 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     let target = call.object_at(call.int(2), &call.path(3)?, to_flags)?;
     match (source, target) {
         (Target::PassOn, Target::PassOn) => Ok(Answer::PassOn),
-        (Target::PassOn, Target::At(target)) if from.is_empty() => {
+        (Target::PassOn, Target::At(target)) => {
             may_mount(call)?;
-            let mount = call.task.descriptor(call.int(0))?;
+            // A mount that only the descriptor refers to is attached by it.
+            let mount = if from.is_empty() {
+                call.task.descriptor(call.int(0))?
+            } else {
+                let follow = from_flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+                open_path(call, call.int(0), &from, follow)?
+            };
             if target.node.is_dir() != is_directory(&mount)? {
                 return Err(Errno::EINVAL.into());
             }
             mount_over(call, target, None, |path| {
-                let flags = (flags & Flags::MOVE_MOUNT_SET_GROUP) | Flags::MOVE_MOUNT_F_EMPTY_PATH;
-                Ok(move_mount(&mount, "", CWD, path, flags).map_err(os)?)
+                let flags = flags & Flags::MOVE_MOUNT_SET_GROUP | Flags::MOVE_MOUNT_F_EMPTY_PATH;
+                Ok(move_mount(&mount, "", CWD, path, flags).map_err(from_rustix)?)
             })
         }
         _ => {
@@ -320,7 +174,7 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
     let path = mounted_at(call, &target)?;
     let picked = acting_as(&*call.caller()?, None, || {
         let flags = (flags - Flags::FSPICK_EMPTY_PATH) | Flags::FSPICK_CLOEXEC;
-        fspick(CWD, &path, flags).map_err(os)
+        fspick(CWD, &path, flags).map_err(from_rustix)
     })?;
     if call.notification.is_none() {
         // At a ptrace stop the program would have to open the descriptor again, which has no file.
@@ -334,13 +188,33 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
     })
 }
 
+/// A reference to what `path` leads to from `dirfd`, on the host.
+fn open_path(call: &Call<'_>, dirfd: i32, path: &[u8], follow: bool) -> Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+
+    let mut flags = OFlags::PATH | OFlags::CLOEXEC;
+    flags.set(OFlags::NOFOLLOW, !follow);
+    let from = match dirfd {
+        libc::AT_FDCWD => None,
+        _ if path.first() == Some(&b'/') => None,
+        dirfd => Some(call.task.descriptor(dirfd)?),
+    };
+    let path = match (&from, call.resolve(dirfd, path, follow)?.at) {
+        (None, Pos::Host(path)) => path,
+        _ => path.to_vec(),
+    };
+    Ok(acting_as(&*call.caller()?, None, || {
+        let opened = match &from {
+            Some(dir) => rustix::fs::openat(dir, &path[..], flags, Mode::empty()),
+            None => rustix::fs::open(&path[..], flags, Mode::empty()),
+        };
+        opened.map_err(from_rustix)
+    })?)
+}
+
 fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
     let mode = nix::sys::stat::fstat(file)?.st_mode;
     Ok(FileKind::from_mode(mode) == Some(FileKind::Directory))
-}
-
-fn os(errno: rustix::io::Errno) -> Errno {
-    Errno::from_raw(errno.raw_os_error())
 }
 
 /// umount2(2): target, flags. EBUSY for a mount that the run began with, which its other processes use; EINVAL if `target` is not a mount point.
@@ -364,8 +238,8 @@ pub fn umount2(call: &mut Call<'_>) -> Result<Answer> {
         let Place { mount, node } = target;
         // It would keep the file system busy.
         drop(node);
-        let monitor = call.monitor;
-        monitor.hosted.unmount(monitor, &mount, &path, flags)?;
+        release_unheld(call.monitor, &mount);
+        call.monitor.hosted.unmount(&path, flags)?;
         return Ok(Answer::DONE);
     }
     let Place { mount, node } = target;
