@@ -184,6 +184,8 @@ static void by_descriptors(void)
 	int mounted = MUST(syscall(SYS_fsmount, fs, 1, 0));
 	T("nothing attached onto a file", syscall(SYS_move_mount, mounted, "", AT_FDCWD, "plain", 4));
 	T("attached", syscall(SYS_move_mount, mounted, "", AT_FDCWD, "d", 4));
+	T("unknown flags", syscall(SYS_move_mount, mounted, "", AT_FDCWD, "d", 0x1004));
+	T("from a missing name", syscall(SYS_move_mount, mounted, "missing", AT_FDCWD, "d", 0));
 	T("attached twice", syscall(SYS_move_mount, mounted, "", AT_FDCWD, "missing", 4));
 	close(mounted);
 	close(fs);

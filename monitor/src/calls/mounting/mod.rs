@@ -110,7 +110,12 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
 pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     use rustix::mount::{MoveMountFlags as Flags, move_mount};
 
+    const KNOWN: u32 = 0x377;
     let flags = Flags::from_bits_retain(call.uint(4));
+    if call.uint(4) & !KNOWN != 0 {
+        // The kernel refuses them before it looks at a path.
+        return Ok(Answer::PassOn);
+    }
     let at = |follow: Flags, empty: Flags| {
         let mut at = 0;
         if !flags.contains(follow) {
