@@ -32,7 +32,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 pub use mount_type::PassBackend;
 
 use credentials::{CONTENT, ENTRIES};
-use node::{Pin, Proc, os};
+use node::{Pin, Proc, Unmounted, os};
 
 /// The result of a host call, which never waits for the lock of a transaction.
 type Result<T> = std::result::Result<T, Errno>;
@@ -66,8 +66,7 @@ fn open_directory(dir: &Path) -> Result<OwnedFd> {
 /// A directory of the host and all below it, mounts of the host included.
 #[derive(Debug)]
 pub struct PassFs {
-    /// `None` while it is released.
-    root: RwLock<Option<Node>>,
+    root: RwLock<Node>,
     root_id: (u64, u64),
     is_host: bool,
 }
@@ -91,7 +90,7 @@ impl PassFs {
         let pin = Pin::new(fd).map_err(directory)?;
         let root_id = (pin.dev, pin.ino);
         Ok(Self {
-            root: RwLock::new(Some(pin.into_node(root_id.0))),
+            root: RwLock::new(pin.into_node(root_id.0)),
             root_id,
             is_host: path == b"/",
         })
@@ -106,8 +105,12 @@ impl PassFs {
     }
 
     fn root_node(&self) -> Node {
-        let root = self.root.read().clone();
-        root.unwrap_or_else(|| Node::new(self.root_id.1, FileKind::Directory, Arc::new(())))
+        self.root.read().clone()
+    }
+
+    /// A root without a descriptor.
+    fn without_pin(&self) -> Node {
+        Node::new(self.root_id.1, FileKind::Directory, Arc::new(Unmounted))
     }
 
     /// The host's own tree.
@@ -186,16 +189,17 @@ impl PassFs {
 }
 
 impl HostDirectory for PassFs {
-    fn release(&self) {
-        *self.root.write() = None;
-    }
-
-    fn acquire(&self, dir: &Path) -> Result<()> {
+    fn while_closed(&self, dir: &Path, unmount: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let mut root = self.root.write();
+        *root = self.without_pin();
+        let Err(failure) = unmount() else {
+            return Ok(());
+        };
         let pin = Pin::new(open_directory(dir)?)?;
         if (pin.dev, pin.ino) != self.root_id {
             return Err(Errno::ESTALE);
         }
-        *self.root.write() = Some(pin.into_node(self.root_id.0));
-        Ok(())
+        *root = pin.into_node(self.root_id.0);
+        Err(failure)
     }
 }

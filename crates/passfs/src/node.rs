@@ -13,6 +13,10 @@ pub(crate) fn os(errno: rustix::io::Errno) -> Errno {
     Errno::from_raw(errno.raw_os_error())
 }
 
+/// What the root of an unmounted file system has instead of a descriptor.
+#[derive(Debug)]
+pub(crate) struct Unmounted;
+
 /// The descriptor (`O_PATH`) that a node holds, and the identity of its inode on the host.
 #[derive(Debug)]
 pub(crate) struct Pin {
@@ -41,9 +45,12 @@ impl Pin {
         Node::new(self.ino.wrapping_add(spread), self.kind, Arc::new(self))
     }
 
-    /// The pin of one of our nodes. EBADF for another back end's, which only a bug can pass.
+    /// The pin of one of our nodes. ENOENT for a root that has been unmounted, EBADF for another back end's node, which only a bug can pass.
     pub fn of(node: &Node) -> Result<&Self> {
-        node.pin().ok_or(Errno::EBADF)
+        node.pin().ok_or_else(|| match node.pin::<Unmounted>() {
+            Some(Unmounted) => Errno::ENOENT,
+            None => Errno::EBADF,
+        })
     }
 
     pub fn proc(&self) -> Proc {

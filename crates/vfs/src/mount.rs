@@ -166,15 +166,6 @@ impl Mounts {
         self.index();
     }
 
-    /// Puts a mount back that [`Mounts::remove`] has taken out.
-    pub fn put_back(&mut self, mount: Arc<Mount>) {
-        let at = self
-            .in_order
-            .partition_point(|other| other.number < mount.number);
-        self.in_order.insert(at, mount);
-        self.index();
-    }
-
     /// Brings what is derived from the list of mounts up to date.
     fn index(&mut self) {
         let by_target = self

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The mounts of the host that programs have made in mounts of the run.
 ///
-/// Lock order: `mounts`, then the table of mounts and the locks of back ends. No call waits for a tracee under it, but for file systems of the host.
+/// Lock order: `mounts`, the root of a [`HostDirectory`], the table of mounts; the locks of other back ends come after `mounts`. No call waits for a tracee under it, but for file systems of the host.
 #[derive(Debug)]
 pub struct Hosted {
     /// `None` where there can be none.
@@ -143,27 +143,24 @@ impl Hosted {
         let is_it = |one: &HostedMount| one.mount.number == mount.number;
         let at = mounts.iter().position(is_it).ok_or(Errno::EBUSY)?;
         let one = mounts.get(at).ok_or(Errno::EBUSY)?;
-        monitor.mounts.change(|table| table.remove(mount));
-        // They are found again by their paths from the root.
-        release_unheld(monitor, mount);
-        if !flags.contains(MntFlags::MNT_DETACH) {
-            one.fs.release();
-        }
-        match self.unmount(&one.dir, flags) {
-            Ok(()) => {
-                let one = mounts.remove(at);
-                cover(&one.covered, false);
-                let _ = std::fs::remove_dir(&one.dir);
+        let take_out = || monitor.mounts.change(|table| table.remove(mount));
+        if flags.contains(MntFlags::MNT_DETACH) {
+            self.unmount(&one.dir, flags)?;
+            take_out();
+        } else {
+            // They are found again by their paths from the root.
+            release_unheld(monitor, mount);
+            one.fs.while_closed(&one.dir, &mut || {
+                self.unmount(&one.dir, flags)?;
+                take_out();
                 Ok(())
-            }
-            Err(errno) => {
-                let acquired = one.fs.acquire(&one.dir);
-                let kept = Arc::clone(&one.mount);
-                monitor.mounts.change(|table| table.put_back(kept));
-                acquired?;
-                Err(errno.into())
-            }
+            })?;
         }
+        let one = mounts.remove(at);
+        cover(&one.covered, false);
+        // Something else may be mounted there.
+        let _ = std::fs::remove_dir(&one.dir);
+        Ok(())
     }
 }
 
@@ -174,7 +171,7 @@ pub fn release_unheld(monitor: &Monitor, mount: &Mount) {
     monitor.shadows.release_unheld(mount, threads);
 }
 
-/// Whether programs may find the directory by themselves, without the monitor, must follow from what covers it.
+/// Tells the back end of `dir`, whose files programs may find without the monitor, whether something is mounted on it.
 fn cover(dir: &Place, is_covered: bool) {
     if let Some(shared) = dir.mount.fs.shared_attributes() {
         shared.set_covered(&dir.node, is_covered);

@@ -69,8 +69,8 @@ fn mount_over(
 
 /// mount(2): source, target, type, flags, data. EOPNOTSUPP where the source would be a directory in a store, an encrypted directory or an image.
 pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
-    let target = call.object(libc::AT_FDCWD, &call.path(1)?, true)?;
     let request = Request::read(call)?;
+    let target = call.object(libc::AT_FDCWD, &call.path(1)?, true)?;
     let Target::At(target) = target else {
         let source = request.source.as_deref().filter(|_| request.moves());
         let source = source
