@@ -6,9 +6,12 @@
 )]
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use goanna_skip::{Facility, skip};
 use goanna_tests::{Backend, Engine, Intercept, Place, User, finish, is_root};
+
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// The places of these tests: every back end but images, as root.
 fn places() -> Vec<Place> {
@@ -25,6 +28,11 @@ fn places() -> Vec<Place> {
     places.collect()
 }
 
+/// A source of mounts that no other process of the tests uses.
+fn source() -> String {
+    format!("of-test-{}", std::process::id())
+}
+
 /// Lines of the host's list of mounts with this source.
 fn mounted(source: &str) -> usize {
     let list = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -38,9 +46,12 @@ fn they_end_with_the_run() {
             // They are the host's, as the directory is.
             continue;
         }
-        let script = "mkdir d; mount -t tmpfs ends-with-run d && touch d/f; mount -t tmpfs ends-with-run d; cd d";
-        finish(&mut place.shell(script)).expect(0);
-        assert_eq!(mounted("ends-with-run"), 0);
+        let source = source();
+        let script = format!(
+            "mkdir d; mount -t tmpfs {source} d && touch d/f && mkdir d/e && cd d/e && cd ../..; mount -t tmpfs {source} d; cd d"
+        );
+        finish(&mut place.shell(&script)).expect(0);
+        assert_eq!(mounted(&source), 0);
         let ended = finish(&mut place.shell("ls d"));
         assert_eq!((ended.text().as_str(), ended.status), ("", 0));
     }
@@ -57,13 +68,18 @@ fn a_killed_monitor_leaves_them_to_the_next_run() {
         fs::write(kept.join("file"), "").unwrap();
         // Every process that traces this one, or has made its mounts, is the monitor.
         let script = format!(
-            "mkdir d && mount --bind {kept} d && mount -t tmpfs killed d; kill -9 $(sed -n 's/^TracerPid:\t//p' /proc/self/status); sleep 10",
-            kept = kept.display()
+            "mkdir d && mount --bind {kept} d && mount -t tmpfs killed-{source} d; kill -9 $(sed -n 's/^TracerPid:\t//p' /proc/self/status); sleep 10",
+            kept = kept.display(),
+            source = source(),
         );
         let ended = finish(&mut place.shell(&script));
         assert_ne!(ended.status, 0, "{}", ended.errors());
-        finish(&mut place.shell("true")).expect(0);
-        assert_eq!(mounted("killed"), 0, "{}", ended.errors());
+        // While the killed process is ending, its directory still looks like one in use.
+        let begun = Instant::now();
+        while mounted(&format!("killed-{}", source())) > 0 {
+            assert!(begun.elapsed() < LIMIT, "{}", ended.errors());
+            finish(&mut place.shell("true")).expect(0);
+        }
         assert!(kept.join("file").exists());
     }
 }

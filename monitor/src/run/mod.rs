@@ -165,6 +165,7 @@ impl Run {
         monitor.participants.end_named();
         monitor.in_process.forget_shared_files();
         monitor.shadows.sweep(Vec::new);
+        monitor.hosted.end(&monitor);
         Ok(Outcome {
             status,
             in_process: monitor.in_process.answered(),

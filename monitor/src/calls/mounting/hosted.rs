@@ -137,6 +137,19 @@ impl Hosted {
         result
     }
 
+    /// Unmounts all of them: no program is left. The removal of the run-time directory tries once more what fails here.
+    pub fn end(&self, monitor: &Monitor) {
+        loop {
+            let last = self.mounts.lock().last().map(|one| Arc::clone(&one.mount));
+            let Some(mount) = last else { return };
+            let unmount = |flags| self.remove(monitor, &mount, flags);
+            // The first attempt also frees the device before the run ends.
+            if unmount(MntFlags::empty()).is_err() && unmount(MntFlags::MNT_DETACH).is_err() {
+                return;
+            }
+        }
+    }
+
     /// umount2(2) of `mount` with `flags`. The caller has no node in it. EBUSY for a mount of another kind, and while programs use it.
     pub fn remove(&self, monitor: &Monitor, mount: &Mount, flags: MntFlags) -> Result<()> {
         let mut mounts = self.mounts.lock();
