@@ -30,7 +30,7 @@ impl MountTable {
 
 /// A file system that shows a directory of the host.
 pub trait HostDirectory: FileSystem {
-    /// Calls `unmount`, which unmounts the file system whose root this directory is, while the directory is closed: it would keep the file system busy.
+    /// Closes the directory, which would keep its file system busy, and calls `unmount`, which unmounts that file system.
     /// Operations on the root wait meanwhile. After a success they fail (ENOENT); after a failure the directory is opened again as `dir`.
     fn while_closed(
         &self,

@@ -21,7 +21,7 @@ pub mod calls;
 pub mod elf;
 mod leave;
 mod libraries;
-mod mount_points;
+pub mod mount_points;
 pub mod opens;
 pub mod run_map;
 mod shared;

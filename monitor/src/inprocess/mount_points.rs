@@ -134,7 +134,7 @@ pub fn are_in_root(mounts: &Mounts) -> bool {
 }
 
 /// Whether thread `tid` sees the same mounts as this process.
-fn shares_mounts(tid: i32) -> bool {
+pub fn shares_mounts(tid: i32) -> bool {
     let own = fs::read_link("/proc/self/ns/mnt");
     let its = fs::read_link(format!("/proc/{tid}/ns/mnt"));
     matches!((own, its), (Ok(own), Ok(its)) if own == its)

@@ -1,6 +1,6 @@
 //! The kernel's lines of the host's mounts, as a run sees these mounts.
 
-use super::{HostMount, ListedMount, MountList, PATH, below, escape, unescape};
+use super::{HostMount, ListedMount, MountList, PATH, below, escape, parent, unescape};
 
 /// IDs of mounts of the host, as seen in a mount that shows the directory they are in, begin here: behind those of the run's mounts.
 const SEEN_AGAIN: u64 = 3 << 29;
@@ -103,11 +103,9 @@ pub(super) fn in_run(
 
 /// The ID of the mount of the run that the hosted mount `mount` covers a directory of.
 fn parent_in_run(mount: &ListedMount<'_>, mounts: &[ListedMount<'_>]) -> u64 {
-    let around = mounts
-        .iter()
-        .filter(|other| !other.is_hosted && below(other.target, mount.target).is_some());
-    let innermost = around.max_by_key(|other| other.target.len());
-    innermost.map_or(mount.id, |other| other.id)
+    let others = mounts.iter().filter(|other| !other.is_hosted);
+    let others: Vec<_> = others.map(|other| (other.target, other.id)).collect();
+    parent(&others, mount)
 }
 
 /// The lines for what is mounted inside of the directory of the host that `mount` shows. A hosted mount has them already ([`in_run`]).

@@ -184,7 +184,7 @@ pub fn release_unheld(monitor: &Monitor, mount: &Mount) {
     monitor.shadows.release_unheld(mount, threads);
 }
 
-/// Tells the back end of `dir`, whose files programs may find without the monitor, whether something is mounted on it.
+/// Records in the back end of `dir` whether something is mounted on it: programs may find the back end's files without the monitor.
 fn cover(dir: &Place, is_covered: bool) {
     if let Some(shared) = dir.mount.fs.shared_attributes() {
         shared.set_covered(&dir.node, is_covered);

@@ -21,6 +21,7 @@ use rustix::fs::CWD;
 
 use crate::call::{Answer, Call, Target};
 use crate::errno::from_rustix;
+use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
 use hosted::{host_path, is_root, release_unheld};
 use request::Request;
@@ -30,12 +31,21 @@ fn may_mount(call: &Call<'_>) -> Result<()> {
     if !call.caller()?.capable(caps::SYS_ADMIN) {
         return Err(Errno::EPERM.into());
     }
-    let namespace =
-        |process: &str| nix::fcntl::readlink(Path::new(&format!("/proc/{process}/ns/mnt")));
-    if namespace("self")? != namespace(&call.task.tid.to_string())? {
+    if !shares_mounts(call.task.tid) {
         return Err(Errno::EOPNOTSUPP.into());
     }
     Ok(())
+}
+
+/// Flags of the usual kind for those of a call with flags of its own.
+fn path_flags(follows: bool, may_be_empty: bool) -> i32 {
+    let follow = if follows {
+        0
+    } else {
+        libc::AT_SYMLINK_NOFOLLOW
+    };
+    let empty = if may_be_empty { libc::AT_EMPTY_PATH } else { 0 };
+    follow | empty
 }
 
 /// The path on the host of what is mounted at `target`, to change it. EINVAL if nothing is, EOPNOTSUPP for a mount that the run began with.
@@ -116,16 +126,7 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
         // The kernel refuses them before it looks at a path.
         return Ok(Answer::PassOn);
     }
-    let at = |follow: Flags, empty: Flags| {
-        let mut at = 0;
-        if !flags.contains(follow) {
-            at |= libc::AT_SYMLINK_NOFOLLOW;
-        }
-        if flags.contains(empty) {
-            at |= libc::AT_EMPTY_PATH;
-        }
-        at
-    };
+    let at = |follow, empty| path_flags(flags.contains(follow), flags.contains(empty));
     let (from_flags, to_flags) = (
         at(Flags::MOVE_MOUNT_F_SYMLINKS, Flags::MOVE_MOUNT_F_EMPTY_PATH),
         at(Flags::MOVE_MOUNT_T_SYMLINKS, Flags::MOVE_MOUNT_T_EMPTY_PATH),
@@ -164,14 +165,11 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
     use rustix::mount::{FsPickFlags as Flags, fspick};
 
     let flags = Flags::from_bits_retain(call.uint(2));
-    let mut path_flags = 0;
-    if flags.contains(Flags::FSPICK_SYMLINK_NOFOLLOW) {
-        path_flags |= libc::AT_SYMLINK_NOFOLLOW;
-    }
-    if flags.contains(Flags::FSPICK_EMPTY_PATH) {
-        path_flags |= libc::AT_EMPTY_PATH;
-    }
-    let target = call.object_at(call.int(0), &call.path(1)?, path_flags)?;
+    let at = path_flags(
+        !flags.contains(Flags::FSPICK_SYMLINK_NOFOLLOW),
+        flags.contains(Flags::FSPICK_EMPTY_PATH),
+    );
+    let target = call.object_at(call.int(0), &call.path(1)?, at)?;
     let Target::At(target) = target else {
         return Ok(Answer::PassOn);
     };
