@@ -41,7 +41,7 @@ impl FileSystem for Cached {
         forward: root checks_access is_read_only opens_host_files largest_file transactions identity lookup parent path
             getattr getattr_at readlink readdir read_at mknod mkdir symlink link unlink rmdir rename truncate fallocate setattr setxattr removexattr
             sync host_path flags statfs getxattr listxattr link_open write_at tmpfile;
-        own: kind shared_attributes host_file host_dir content open create write;
+        own: kind shared_attributes on_host host_file host_dir content open create write;
     }
 
     fn kind(&self) -> &'static str {

@@ -32,7 +32,7 @@ impl FileSystem for Replacing {
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
             getattr getattr_at readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at
             truncate fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
-        own: shared_attributes read_at;
+        own: shared_attributes on_host read_at;
     }
 
     fn read_at(&self, caller: &Caller, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -127,7 +127,7 @@ impl FileSystem for Overtaking {
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
             getattr getattr_at readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename read_at write_at
             truncate fallocate sync host_path host_file host_dir setattr flags statfs getxattr listxattr removexattr;
-        own: shared_attributes setxattr write;
+        own: shared_attributes on_host setxattr write;
     }
 
     fn write(

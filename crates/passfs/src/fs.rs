@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use goanna_vfs::{
-    Attr, Caller, DirEntry, FileSystem, Identity, Native, Node, Opened, Result, SetAttr, StatFs,
+    Attr, Caller, DirEntry, FileSystem, Identity, Native, Node, OnHost, Opened, Result, SetAttr,
+    StatFs,
 };
 use rustix::fs::{AtFlags, Mode, RenameFlags};
 
@@ -217,6 +218,13 @@ impl FileSystem for PassFs {
         // A removed name leads nowhere, or to another file by now.
         let (path, deleted) = self.absolute_path(node).ok()?;
         (!deleted).then(|| std::ffi::OsString::from_vec(path).into())
+    }
+
+    fn on_host(&self, node: &Node) -> Option<OnHost> {
+        Some(OnHost {
+            path: self.host_path(node)?,
+            attr: self.attributes(node).ok()?,
+        })
     }
 
     fn host_file<'n>(&self, node: &'n Node) -> Option<BorrowedFd<'n>> {

@@ -39,7 +39,9 @@ pub use mounting::MountError;
 pub use opened::{Description, Native, OpenFile, Opened, WritePosition};
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};
-pub use types::{Attr, DirEntry, FileKind, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};
+pub use types::{
+    Attr, DirEntry, FileKind, Node, OnHost, SetAttr, Stamp, StatFs, TimeSet, file_flags,
+};
 pub use userns::{IdMap, IdRange, UserNamespace};
 
 pub use nix::errno::Errno;

@@ -103,6 +103,19 @@ fn sharing(
     answer
 }
 
+/// As [`sharing`], for access(2) with `mode`: what concerns writing and executing is not answered in the process.
+fn sharing_access(
+    call: &Call<'_>,
+    (dirfd, path, mode): (i32, &[u8], i32),
+    answer: impl FnOnce(&Call<'_>) -> Result<Answer>,
+) -> Result<Answer> {
+    if mode & !libc::R_OK == 0 {
+        sharing(call, dirfd, path, answer)
+    } else {
+        answer(call)
+    }
+}
+
 /// stat(2)
 pub fn stat(call: &mut Call<'_>) -> Result<Answer> {
     put_stat(call, (libc::AT_FDCWD, &call.path(0)?, 0), 1)
@@ -238,7 +251,7 @@ fn check(call: &Call<'_>, target: Target, mode: i32, effective: bool) -> Result<
 pub fn access(call: &mut Call<'_>) -> Result<Answer> {
     let mode = asked(call.int(1))?;
     let path = call.path(0)?;
-    sharing(call, libc::AT_FDCWD, &path, |call| {
+    sharing_access(call, (libc::AT_FDCWD, &path, mode), |call| {
         let target = call.object(libc::AT_FDCWD, &path, true)?;
         check(call, target, mode, false)
     })
@@ -248,7 +261,7 @@ pub fn access(call: &mut Call<'_>) -> Result<Answer> {
 pub fn faccessat(call: &mut Call<'_>) -> Result<Answer> {
     let mode = asked(call.int(2))?;
     let path = call.path(1)?;
-    sharing(call, call.int(0), &path, |call| {
+    sharing_access(call, (call.int(0), &path, mode), |call| {
         let target = call.object(call.int(0), &path, true)?;
         check(call, target, mode, false)
     })
@@ -263,7 +276,7 @@ pub fn faccessat2(call: &mut Call<'_>) -> Result<Answer> {
     }
     let mode = asked(call.int(2))?;
     let path = call.path(1)?;
-    sharing(call, call.int(0), &path, |call| {
+    sharing_access(call, (call.int(0), &path, mode), |call| {
         let target = call.object_at(call.int(0), &path, flags)?;
         check(call, target, mode, flags & libc::AT_EACCESS != 0)
     })

@@ -9,7 +9,7 @@
 //! * `elf` and `sites` analyse a library; `libraries` keeps what they find, for the run.
 //! * A process of a run that makes many calls gets stubs of its loader when it begins ([ADR 0125](../../../docs/decisions/0125-stubs-of-the-loader.md)).
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
-//! * [`run_map`] is the map of attributes from which stubs answer for files in a store; `shared` fills it.
+//! * [`run_map`] is the map of attributes from which stubs answer for files in a store, `shared` fills it; or for files of the host in a mount, `on_host` fills it then.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
 //!   ([ADR 0121](../../../docs/decisions/0121-writes-by-grants.md)). The back end makes the grants.
 //! * [`opens`] lets a thread open a descriptor of the monitor, which then need not wait for it, and keeps what it opens meanwhile.
@@ -22,6 +22,7 @@ pub mod elf;
 mod leave;
 mod libraries;
 pub mod mount_points;
+mod on_host;
 pub mod opens;
 pub mod run_map;
 mod shared;
@@ -113,6 +114,8 @@ pub struct InProcess {
     shared: OnceLock<Option<Arc<RunMap>>>,
     /// The files that processes open without a notification.
     shared_files: SharedFiles,
+    /// How many file systems programs have mounted on directories in mounts. Held while the map is opened or closed for them.
+    covered: Mutex<isize>,
     answered: AtomicU64,
 }
 
@@ -133,6 +136,7 @@ impl InProcess {
             area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
             shared_files: SharedFiles::default(),
+            covered: Mutex::default(),
             answered: AtomicU64::new(0),
         }
     }
@@ -429,6 +433,7 @@ impl InProcess {
             made
         });
         let Some(shared) = shared else { return };
+        self.cover(0);
         let (of, run) = (Arc::clone(monitor), shared.run());
         let mount = shared.mount.as_ref();
         let mount = mount.map_or(0, |mount| monitor.mounts.current().id(mount));
@@ -450,6 +455,15 @@ impl InProcess {
         install(monitor, (listener, tid, id), (file, memory), mapped);
     }
 
+    /// Programs have mounted `more` file systems on directories in mounts, or unmounted as many if it is negative.
+    pub fn cover(&self, more: isize) {
+        let mut covered = self.covered.lock();
+        *covered += more;
+        if let Some(Some(shared)) = self.shared.get() {
+            shared.settle(*covered != 0);
+        }
+    }
+
     /// Asks the back end to grant the calling thread writes to the file at `place` around `offset`. Returns whether there is a grant.
     pub fn grant_writes(
         &self,
@@ -464,7 +478,8 @@ impl InProcess {
             return false;
         };
         let tid = call.task.tid;
-        let Some(space) = self.space(tid).filter(|_| shared.has(&place.mount)) else {
+        let is_granted = shared.has(&place.mount) && !shared.is_on_host();
+        let Some(space) = self.space(tid).filter(|_| is_granted) else {
             return false;
         };
         match space.write_access(constants, tid) {

@@ -1,5 +1,5 @@
-//! The map of a store's attributes that a run has, from which stubs answer stat(2) and access(2)
-//! ([ADR 0098](../../../docs/decisions/0098-attributes-in-shared-memory.md)). `shared` puts entries into it.
+//! The map of attributes that a run has, from which stubs answer stat(2) and access(2): that of a store
+//! ([ADR 0098](../../../docs/decisions/0098-attributes-in-shared-memory.md)), into which `shared` puts entries, or of a mount that shows files of the host, into which `on_host` puts them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -19,6 +19,8 @@ pub struct RunMap {
     run: u64,
     /// The mount whose attributes it has.
     pub(super) mount: Option<Arc<Mount>>,
+    /// They are those of objects of the host. The map is the run's own one.
+    is_on_host: bool,
     /// `/NAME`, if the mount point is in the root directory.
     pub(super) prefix: Option<Vec<u8>>,
     hasher: RandomState,
@@ -26,13 +28,20 @@ pub struct RunMap {
 }
 
 impl RunMap {
-    /// The map of the first mount that has one. If there is none, or if a mount point lies inside a mount, an empty map. `None` if the system does not let programs map one.
+    /// The map of the first mount that has one, else a new one for the first mount that shows objects of the host. If there is none, or if a mount point lies
+    /// inside a mount, an empty map. A new map is closed. `None` if the system does not let programs map one.
     pub(super) fn of(mounts: &Mounts) -> Option<Self> {
-        let mut all = mounts.iter().filter(|_| !mounts.nested());
-        let found = all.find_map(|mount| Some((mount, attributes(mount)?.map()?)));
+        let all = || mounts.iter().filter(|_| !mounts.nested());
+        let found = all().find_map(|mount| Some((mount, attributes(mount)?.map()?)));
+        let is_on_host = found.is_none();
         let (mount, map) = match found {
             Some((mount, map)) => (Some(mount), map),
-            None => (None, Arc::new(AttributeMap::new().ok()?)),
+            None => {
+                let map = AttributeMap::new().ok()?;
+                map.set_without_files();
+                let shows_host = |mount: &&Arc<Mount>| mount.fs.on_host(&mount.fs.root()).is_some();
+                (all().find(shows_host), Arc::new(map))
+            }
         };
         let mut in_root = mounts.on_host().filter(|(dir, ..)| dir.is_empty());
         let named =
@@ -41,6 +50,7 @@ impl RunMap {
             run: mount.map_or(0, |_| map.new_id()),
             map,
             mount: mount.cloned(),
+            is_on_host,
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),
             hasher: RandomState::new(),
             asked: (0..REMEMBERED).map(|_| AtomicU32::new(0)).collect(),
@@ -51,6 +61,18 @@ impl RunMap {
     pub(super) fn has(&self, mount: &Arc<Mount>) -> bool {
         let own = self.mount.as_ref();
         own.is_some_and(|own| Arc::ptr_eq(own, mount))
+    }
+
+    /// Whether the host is asked whether attributes are as they were.
+    pub(super) fn is_on_host(&self) -> bool {
+        self.is_on_host
+    }
+
+    /// Closes a map that is not a store's where something is mounted in a mount, and opens it elsewhere.
+    pub(super) fn settle(&self, is_covered: bool) {
+        if self.is_on_host {
+            self.map.set_closed(is_covered || self.mount.is_none());
+        }
     }
 
     /// The map.
@@ -70,10 +92,24 @@ impl RunMap {
 
     /// Whether it was asked for this path before: an entry costs as much as several answers.
     pub(super) fn is_repeated(&self, start: u64, path: &[u8]) -> bool {
+        let Some((place, tag)) = self.asked(start, path) else {
+            return false;
+        };
+        place.load(Ordering::Relaxed) != !tag && place.swap(tag, Ordering::Relaxed) == tag
+    }
+
+    /// From now on the path is not repeated until it is asked for twice; or until another path has taken its place, if it `is_refused`.
+    pub(super) fn forget_asked(&self, start: u64, path: &[u8], is_refused: bool) {
+        if let Some((place, tag)) = self.asked(start, path) {
+            place.store(if is_refused { !tag } else { 0 }, Ordering::Relaxed);
+        }
+    }
+
+    /// Where it is remembered that a path was asked for, and as what.
+    fn asked(&self, start: u64, path: &[u8]) -> Option<(&AtomicU32, u32)> {
         let hash = self.hasher.hash_one((start, path));
-        let tag = (hash >> 32) as u32;
-        let place = self.asked.get(hash as usize % REMEMBERED);
-        place.is_some_and(|place| place.swap(tag, Ordering::Relaxed) == tag)
+        let place = self.asked.get(hash as usize % REMEMBERED)?;
+        Some((place, (hash >> 32) as u32))
     }
 }
 

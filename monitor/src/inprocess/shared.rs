@@ -15,24 +15,24 @@ use crate::shadow::{Identity, Shadow};
 const OPENED: u64 = u64::MAX;
 
 /// Where the map has a path begin.
-struct Start {
+pub(super) struct Start {
     /// The directory.
-    node: Node,
+    pub node: Node,
     /// How many bytes of the path stand for it.
     len: usize,
-    is_relative: bool,
+    pub is_relative: bool,
 }
 
 impl Start {
     /// What follows the start in a path that has it.
-    fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
+    pub fn rest<'a>(&self, path: &'a [u8]) -> &'a [u8] {
         path.get(self.len..).unwrap_or_default()
     }
 }
 
 impl RunMap {
     /// The start of a path from `dirfd`. `None` for one that cannot be in the map.
-    fn start(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<Start> {
+    pub(super) fn start(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<Start> {
         if path.first() == Some(&b'/') {
             let prefix = self.prefix.as_deref()?;
             let rest = path.strip_prefix(prefix)?;
@@ -127,7 +127,9 @@ impl InProcess {
             return;
         }
         // What is not shared notifies.
-        let _ = if path.is_empty() {
+        let _ = if shared.is_on_host() {
+            shared.share_on_host(call, (dirfd, path))
+        } else if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {
             shared.share_path(call, (dirfd, path))

@@ -7,7 +7,7 @@ use goanna_cache::Transfer;
 use goanna_sys::memfile;
 use goanna_vfs::{
     Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, FsError, NAME_MAX, Node,
-    OpenFile, Opened, Result, SetAttr, StatFs, WritePosition, caps, file_flags, forward,
+    OnHost, OpenFile, Opened, Result, SetAttr, StatFs, WritePosition, caps, file_flags, forward,
 };
 use nix::unistd::{Whence, lseek};
 
@@ -29,7 +29,7 @@ impl FileSystem for AesFs {
         forward: checks_access is_read_only transactions;
         own: kind identity shared_attributes root opens_host_files largest_file content lookup parent path getattr getattr_at readlink readdir
             open read_at create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at truncate
-            fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+            fallocate sync host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
     }
 
     fn kind(&self) -> &'static str {
@@ -83,6 +83,13 @@ impl FileSystem for AesFs {
         // The inode numbers are those of the encrypted files, which are others.
         attr.dev = 0;
         Ok(attr)
+    }
+
+    fn on_host(&self, node: &Node) -> Option<OnHost> {
+        // The length of a link may depend on its text.
+        let is_known = node.kind() != FileKind::Symlink || self.dirs.cipher().link_len_is_exact();
+        self.lower
+            .on_host(self.inner(node).ok().filter(|_| is_known)?)
     }
 
     fn readlink(&self, caller: &Caller, node: &Node) -> Result<Vec<u8>> {

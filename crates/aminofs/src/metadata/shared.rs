@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 
 use amino_schema::{MetaFlags, ROOT_INO};
 use goanna_sys::object_handle::ObjectHandle;
-use goanna_sys::stub::map::{AttributeMap, Attributes, DIRS_MAX, PATH_MAX, STATX_SIZE, Slot};
+use goanna_sys::stub::map::{AttributeMap, DIRS_MAX, PATH_MAX, Slot};
 use goanna_sys::stub::writes::WriteArea;
-use goanna_vfs::{Attr, Caller, FileKind, NAME_MAX, NextFile, Node, Result, SharedAttributes};
+use goanna_vfs::{Caller, FileKind, NAME_MAX, NextFile, Node, Result, SharedAttributes};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::directory::order::Use;
@@ -83,7 +83,7 @@ impl Volume {
         known.or_else(|| {
             let attr = inode.attr(state, self.dev);
             let readable = attr.mode & READABLE == READABLE && !has_xattr(state);
-            Some(map.put(inode.ino, &attributes(&attr), readable))
+            Some(map.put(inode.ino, &attr.to_shared(attr.ino == ROOT_INO), readable))
         })
     }
 
@@ -97,19 +97,6 @@ impl Volume {
             map.put_object(0, object.handle().identity().1, slot);
         }
     }
-}
-
-fn attributes(attr: &Attr) -> Attributes {
-    let mut whole = attr.to_statx(attr.ino == ROOT_INO);
-    let mut statx = [0; STATX_SIZE];
-    if let Some(mask) = whole.first_chunk_mut() {
-        *mask = (u32::from_ne_bytes(*mask) | libc::STATX_MNT_ID).to_ne_bytes();
-    }
-    for (to, from) in statx.iter_mut().zip(whole) {
-        *to = from;
-    }
-    let stat = attr.to_stat();
-    Attributes { stat, statx }
 }
 
 /// An ACL is an extended attribute.

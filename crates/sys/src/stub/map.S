@@ -5,10 +5,11 @@
 #   r11  a struct stat: of the descriptor, which is the program's buffer unless that is for a struct statx; or of the directory that a
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx
-# It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Except for a write and an open it makes no calls, and until it goes back only the
-# program's buffer has changed. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
+# It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until it goes back only the program's buffer has changed, except by a write or an open. The only
+# other calls that it makes are newfstatat(2) into the frame and faccessat2(2). Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
 .set MAP_PREFIX, 4104
+.set MAP_NO_FILES, 4128
 .set MAP_OBJECTS, 8192
 .set OBJECT_SHIFT, 6           # log2 of an entry's size
 .set MAP_SLOTS, 1056768
@@ -16,12 +17,15 @@
 .set SLOT_OBJECT, 24
 .set SLOT_STAT, 32
 .set SLOT_STATX, 176
+.set SLOT_HOST, 336
 .set MAP_PATHS, 9445376
 .set PATH_SHIFT, 9
 .set PATH_WAYS, 4            # entries that a path may have
 .set ENTRY_DIRS, 56
 .set DIRS_MAX, 12
 .set ENTRY_PATH, 248
+.set ON_HOST, -1             # in the place of the number of directories: the host is asked
+.set HOST_PATHS, 8388608       # from an entry to its path on the host
 .set READABLE, 1
 .set NUMBER_SHIFT, 32          # of the descriptor in the word of READABLE
 .set SPREAD, 0x9e3779b97f4a7c15
@@ -48,6 +52,8 @@
 .set GRANT, HOW + 8            # of the grant,
 .set WROTE_FROM, HOW + 16      # the offset,
 .set RESULT, STAT              # and the result
+.set FOUND_SLOT, HOW + 8       # In that of a look at the host, which has a BASE, too: the slot
+.set FOUND_ID, HOW + 16        # and its id.
 .set OPEN_FLAGS, HOW + 8       # In that of an open, which has a BASE, too: the flags
 .set OPEN_PATH_END, STAT + 40  # the end of the path,
 .set OPEN_OBJECT, HOW + 8      # and, of an open that does not notify, the inode number of the object,
@@ -62,6 +68,7 @@
 .set O_PLAIN, 0xa8900          # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_NOFOLLOW, O_CLOEXEC
 .set O_NOFOLLOW, 0x20000
 .set SYS_close, 3
+.set SYS_faccessat2, 439
 
 # The cookie of the call that ends at the label, for the filter; r9 is the address of `.Lstub_slow`.
 .macro cookie label
@@ -173,6 +180,8 @@ goanna_map_start:
 	jmp 6b
 # Are all directories of the way as they were?
 7:	mov 32(%rcx),%rdx
+	cmp $ON_HOST,%rdx
+	je .Lstub_map_on_host
 	cmp $DIRS_MAX,%rdx
 	ja .Lstub_map_slow
 8:	dec %rdx
@@ -188,6 +197,7 @@ goanna_map_start:
 	mov 48(%rcx),%rax
 	cmp %r10,(%rcx)
 	jne .Lstub_map_slow
+.Lstub_map_found:
 	mov KIND(%rsp),%ecx
 	mov R10(%rsp),%edx
 	test $OPEN,%ecx
@@ -262,6 +272,70 @@ goanna_map_start:
 	jne .Lstub_map_slow
 	xor %eax,%eax
 	jmp .Lstub_map_done
+
+# The path in the entry at rcx, with id r10, leads to what its slot has if the object on the host is as it was.
+.Lstub_map_on_host:
+	testl $OPEN,KIND(%rsp)
+	jnz .Lstub_map_slow
+	mov 40(%rcx),%rsi
+	mov 48(%rcx),%rax
+	cmp %r10,(%rcx)
+	jne .Lstub_map_slow
+	mov %r9,BASE(%rsp)
+	mov %rsi,FOUND_SLOT(%rsp)
+	mov %rax,FOUND_ID(%rsp)
+	lea HOST_PATHS(%rcx),%rsi
+	mov %rsi,PATH(%rsp)
+	mov $AT_FDCWD,%edi
+	lea STAT(%rsp),%rdx
+	mov $AT_SYMLINK_NOFOLLOW,%r10d
+	cookie goanna_map_host_seen
+	mov $SYS_newfstatat,%eax
+	syscall
+goanna_map_host_seen:
+	mov BASE(%rsp),%r9
+	test %eax,%eax
+	jnz .Lstub_map_slow
+	lea goanna_map_start(%rip),%rdx
+	mov FOUND_SLOT(%rsp),%rdi
+	lea SLOT_HOST(%rdx,%rdi),%rdi
+	lea STAT(%rsp),%rsi
+	mov $(STAT_SIZE / 8),%ecx
+	repe cmpsq
+	jne .Lstub_map_slow
+	mov %rdx,%rdi
+	mov FOUND_SLOT(%rsp),%rsi
+	mov FOUND_ID(%rsp),%rax
+	testl $ACCESS,KIND(%rsp)
+	jz .Lstub_map_found
+# access(2) goes there by the real user, and so does this call: only success counts.
+	mov SLOT_STAT+ST_MODE(%rdi,%rsi),%ecx
+	and $S_IFMT,%ecx
+	cmp $S_IFLNK,%ecx
+	je .Lstub_map_slow
+	cmp %rax,(%rdi,%rsi)
+	jne .Lstub_map_slow
+	mov KIND(%rsp),%ecx
+	xor %r10d,%r10d
+	test $FLAGS_R10,%ecx
+	cmovnz R10(%rsp),%r10d
+	test $~AT_EACCESS,%r10d
+	jnz .Lstub_map_slow
+	mov RSI(%rsp),%edx
+	test $IN_RSI,%ecx
+	cmovnz RDX(%rsp),%edx
+	test $~R_OK,%edx
+	jnz .Lstub_map_slow
+	mov PATH(%rsp),%rsi
+	mov $AT_FDCWD,%edi
+	cookie goanna_map_host_allowed
+	mov $SYS_faccessat2,%eax
+	syscall
+goanna_map_host_allowed:
+	mov BASE(%rsp),%r9
+	test %eax,%eax
+	jz .Lstub_map_done
+	jmp .Lstub_map_slow
 
 .Lstub_map_absent:
 	mov $-2,%rax            # ENOENT
@@ -422,8 +496,9 @@ goanna_map_write_end:
 	mov %r9,BASE(%rsp)
 	mov %edi,%r11d
 	lea goanna_map_start(%rip),%rdi
-	cmpq $0,MAP_CLOSED(%rdi)
-	jne .Lstub_map_ask
+	mov MAP_CLOSED(%rdi),%rax
+	or MAP_NO_FILES(%rdi),%rax
+	jnz .Lstub_map_ask
 	testl $~O_PLAIN,RDX(%rsp)
 	jnz .Lstub_map_ask
 	mov (.Lstub_run - .Lstub_slow)(%r9),%rsi

@@ -10,6 +10,9 @@
 //! * *Paths* map a path to a slot, and have the slots of all directories on the way. A path leads there while they and their target
 //!   have the ids that they had when the entry was made.
 //!
+//! Where files are those of the host, or are made from them, nobody can tell when they change. The entry of such a path has a path of the host instead, and the slot a `struct stat`:
+//! the attributes in the slot are the answer while newfstatat(2) of that path returns just this (docs/decisions/0132).
+//!
 //! So the owner of an inode calls [`AttributeMap::invalidate`] before somebody can see a change of its attributes or, of a directory, of its
 //! entries; every path through it is invalid from then on. A reader compares ids before and after it has read, and never waits.
 
@@ -26,9 +29,11 @@ use super::words::SharedWords;
 use crate::memfile;
 
 /// Size of the memory, bytes.
-pub const LEN: usize = PATHS_AT + ENTRIES * PATH_SIZE;
+pub const LEN: usize = HOST_PATHS_AT + ENTRIES * PATH_SIZE;
 /// Longest path that has an entry, bytes.
 pub const PATH_MAX: usize = PATH_SIZE - PATH_BYTES;
+/// Longest path on the host that an entry can have, bytes.
+pub const HOST_PATH_MAX: usize = PATH_SIZE - 1;
 /// Most directories on the way of a path that has an entry.
 pub const DIRS_MAX: usize = 12;
 /// Size of a `struct stat`, bytes.
@@ -42,6 +47,8 @@ pub const CODE_SIZE: usize = 4096;
 const CLOSED_AT: usize = CODE_SIZE;
 /// The start of the paths of this process's descriptors.
 const PREFIX_AT: usize = CLOSED_AT + 8;
+/// Whether no slot will have a descriptor.
+const NO_FILES_AT: usize = PREFIX_AT + opens::PREFIX;
 const OBJECTS_AT: usize = 8192;
 const OBJECT_SIZE: usize = 64;
 const SLOTS_AT: usize = OBJECTS_AT + ENTRIES * OBJECT_SIZE;
@@ -50,12 +57,17 @@ const SLOT_RUN: usize = 16;
 const SLOT_OBJECT: usize = 24;
 const SLOT_STAT: usize = 32;
 const SLOT_STATX: usize = SLOT_STAT + STAT_SIZE;
+const SLOT_HOST: usize = SLOT_STATX + STATX_SIZE;
 const SLOT_INO: usize = SLOT_STAT + 8;
 const SLOT_MODE: usize = SLOT_STAT + 24;
 const PATHS_AT: usize = SLOTS_AT + ENTRIES * SLOT_SIZE;
 const PATH_SIZE: usize = 512;
 const PATH_DIRS: usize = 56;
 const PATH_BYTES: usize = 248;
+/// In the place of the number of directories: the path leads to its target while the host's object is as it was.
+const ON_HOST: u64 = u64::MAX;
+/// The paths on the host, in the order of the entries.
+const HOST_PATHS_AT: usize = PATHS_AT + ENTRIES * PATH_SIZE;
 /// Entries of each table.
 const ENTRIES: usize = 16384;
 /// Slots that an inode may have, and entries that a path may have.
@@ -64,9 +76,10 @@ const WAYS: usize = 4;
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const READABLE: u64 = 1;
 const NUMBER_SHIFT: u32 = 32;
-const _: () = assert!(PREFIX_AT == 4104 && PREFIX_AT + opens::PREFIX <= OBJECTS_AT);
+const _: () = assert!(PREFIX_AT == 4104 && NO_FILES_AT == 4128 && NO_FILES_AT < OBJECTS_AT);
 const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
-const _: () = assert!(SLOT_STATX + STATX_SIZE <= SLOT_SIZE);
+const _: () = assert!(SLOT_HOST == 336 && SLOT_HOST + STAT_SIZE <= SLOT_SIZE);
+const _: () = assert!(HOST_PATHS_AT - PATHS_AT == 8_388_608);
 const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
 const _: () =
     assert!(u64::BITS - ENTRIES.ilog2() == 50 && WAYS == 4 && SPREAD == 0x9e37_79b9_7f4a_7c15);
@@ -155,6 +168,11 @@ impl AttributeMap {
         self.word(CLOSED_AT).store(closed.into(), SeqCst);
     }
 
+    /// From now on opens do not look for a descriptor in the map: no slot gets one.
+    pub fn set_without_files(&self) {
+        self.word(NO_FILES_AT).store(1, SeqCst);
+    }
+
     /// Whether it is closed.
     pub fn is_closed(&self) -> bool {
         self.word(CLOSED_AT).load(Acquire) != 0
@@ -208,6 +226,44 @@ impl AttributeMap {
     /// changing meanwhile.
     pub fn put(&self, ino: u64, attributes: &Attributes, readable: bool) -> Slot {
         let _alone = self.writer.lock();
+        self.put_alone(ino, attributes, readable, &[0; STAT_SIZE])
+    }
+
+    /// Puts the attributes of inode `ino` into its slot, which follow from `host`, the `struct stat` of an object of the host.
+    pub fn put_with_host(&self, ino: u64, attributes: &Attributes, host: &[u8; STAT_SIZE]) -> Slot {
+        let _alone = self.writer.lock();
+        // Other paths to the same inode keep their target.
+        let known = self.slot_with(ino).filter(|at| {
+            let same = |from: usize, bytes: &[u8]| {
+                let mut words = bytes
+                    .as_chunks::<8>()
+                    .0
+                    .iter()
+                    .zip((at + from..).step_by(8));
+                words.all(|(bytes, at)| self.word(at).load(Relaxed).to_ne_bytes() == *bytes)
+            };
+            same(SLOT_HOST, host)
+                && same(SLOT_STAT, &attributes.stat)
+                && same(SLOT_STATX, &attributes.statx)
+        });
+        let id = known.map_or(0, |at| self.word(at).load(Relaxed));
+        match known {
+            Some(at) if id != 0 => Slot {
+                offset: at as u64,
+                id,
+            },
+            _ => self.put_alone(ino, attributes, false, host),
+        }
+    }
+
+    /// As [`AttributeMap::put`], by the holder of the lock.
+    fn put_alone(
+        &self,
+        ino: u64,
+        attributes: &Attributes,
+        readable: bool,
+        host: &[u8; STAT_SIZE],
+    ) -> Slot {
         let id = self.new_id();
         let at = self.slot_for(ino, id);
         let had_descriptor = self.shares_any(at);
@@ -217,7 +273,7 @@ impl AttributeMap {
             word(SLOT_OBJECT, 0);
             let stat = attributes.stat.as_chunks::<8>().0;
             let statx = attributes.statx.as_chunks::<8>().0;
-            let words = stat.iter().chain(statx);
+            let words = stat.iter().chain(statx).chain(host.as_chunks::<8>().0);
             for (bytes, offset) in words.zip((SLOT_STAT..).step_by(8)) {
                 word(offset, u64::from_ne_bytes(*bytes));
             }
@@ -343,7 +399,7 @@ impl AttributeMap {
             usize::try_from(slot).is_ok_and(|slot| self.word(slot).load(Relaxed) == id)
         };
         let target = (word(40), word(48));
-        let dirs = (PATH_DIRS..).step_by(16).take(word(32) as usize);
+        let dirs = (PATH_DIRS..).step_by(16).take(dirs_of(word(32)));
         word(0) != 0
             && (target.1 == 0 || is_slot(target))
             && dirs.map(|dir| (word(dir), word(dir + 8))).all(is_slot)
@@ -361,7 +417,46 @@ impl AttributeMap {
     /// a slash. `dirs` are all directories in which the walk looked for a name, which every user may search. No link is on the way.
     /// Paths that are too long, or have too many directories, get no entry.
     pub fn put_path(&self, start: u64, path: &[u8], dirs: &[Slot], target: Option<Slot>) {
-        if path.is_empty() || path.len() > PATH_MAX || dirs.len() > DIRS_MAX {
+        if dirs.len() > DIRS_MAX {
+            return;
+        }
+        let target = target.map_or((SLOTS_AT as u64, 0), |slot| (slot.offset, slot.id));
+        self.write_path(start, path, dirs.len() as u64, target, |word| {
+            for (slot, offset) in dirs.iter().zip((PATH_DIRS..).step_by(16)) {
+                word(offset, slot.offset);
+                word(offset + 8, slot.id);
+            }
+        });
+    }
+
+    /// `path` leads from `start` to `target`, from [`AttributeMap::put_with_host`], while the object at `host` is as it was then. `start` is any
+    /// number from [`AttributeMap::new_id`] that stands for a directory. Paths that are too long get no entry.
+    pub fn put_path_on_host(&self, start: u64, path: &[u8], host: &[u8], target: Slot) {
+        if host.len() > HOST_PATH_MAX || host.contains(&0) {
+            return;
+        }
+        let mut terminated = [0; PATH_SIZE];
+        let (text, _) = terminated.split_at_mut(host.len());
+        text.copy_from_slice(host);
+        let target = (target.offset, target.id);
+        self.write_path(start, path, ON_HOST, target, |word| {
+            let words = terminated.as_chunks::<8>().0.iter();
+            for (bytes, offset) in words.zip((HOST_PATHS_AT - PATHS_AT..).step_by(8)) {
+                word(offset, u64::from_ne_bytes(*bytes));
+            }
+        });
+    }
+
+    /// Writes the entry of a path, and by `more` what depends on `kind`, the number of directories or [`ON_HOST`]. `target` is the offset and the id of a slot.
+    fn write_path(
+        &self,
+        start: u64,
+        path: &[u8],
+        kind: u64,
+        target: (u64, u64),
+        more: impl FnOnce(&dyn Fn(usize, u64)),
+    ) {
+        if path.is_empty() || path.len() > PATH_MAX {
             return;
         }
         let hash = hash(start, path);
@@ -372,13 +467,10 @@ impl AttributeMap {
             word(8, start);
             word(16, hash);
             word(24, path.len() as u64);
-            word(32, dirs.len() as u64);
-            word(40, target.map_or(SLOTS_AT as u64, |slot| slot.offset));
-            word(48, target.map_or(0, |slot| slot.id));
-            for (slot, offset) in dirs.iter().zip((PATH_DIRS..).step_by(16)) {
-                word(offset, slot.offset);
-                word(offset + 8, slot.id);
-            }
+            word(32, kind);
+            word(40, target.0);
+            word(48, target.1);
+            more(word);
             for (bytes, offset) in path.chunks(8).zip((PATH_BYTES..).step_by(8)) {
                 let mut whole = [0; 8];
                 let (part, _) = whole.split_at_mut(bytes.len());
@@ -386,6 +478,17 @@ impl AttributeMap {
                 word(offset, u64::from_ne_bytes(whole));
             }
         });
+    }
+
+    /// The number that stands for the directory with inode number `ino` as the start of paths on the host, whose backing directory is in space `space`.
+    pub fn start_on_host(&self, space: u64, ino: u64) -> u64 {
+        if let Some(known) = self.object(space, ino) {
+            return known.id;
+        }
+        // A slot never has this id, so the directory itself has no attributes in the map.
+        let (offset, id) = (SLOTS_AT as u64, self.new_id());
+        self.put_object(space, ino, Slot { offset, id });
+        id
     }
 }
 
@@ -424,10 +527,7 @@ impl AttributeMap {
                 return None;
             }
         }
-        for dir in (PATH_DIRS..)
-            .step_by(16)
-            .take((word(32) as usize).min(DIRS_MAX))
-        {
+        for dir in (PATH_DIRS..).step_by(16).take(dirs_of(word(32))) {
             let slot = usize::try_from(word(dir)).ok()?;
             if self.word(slot).load(Acquire) != word(dir + 8) {
                 return None;
@@ -463,6 +563,17 @@ fn first_of_ways(key: u64) -> usize {
 fn paths_at(hash: u64) -> impl Iterator<Item = usize> + Clone {
     let first = first_of_ways(hash);
     (first..first + WAYS).map(|entry| PATHS_AT + entry * PATH_SIZE)
+}
+
+/// How many directories an entry has whose word of this number is `kind`.
+fn dirs_of(kind: u64) -> usize {
+    usize::try_from(kind).map_or(0, |count| {
+        if kind == ON_HOST {
+            0
+        } else {
+            count.min(DIRS_MAX)
+        }
+    })
 }
 
 fn hash(start: u64, path: &[u8]) -> u64 {

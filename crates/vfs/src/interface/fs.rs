@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use goanna_sys::memfile;
 
 use crate::{
-    Attr, CachedContent, Caller, DirEntry, Errno, Identity, Native, Node, OpenFile, Opened, Result,
-    SetAttr, SharedAttributes, StatFs, Transactions, WritePosition,
+    Attr, CachedContent, Caller, DirEntry, Errno, Identity, Native, Node, OnHost, OpenFile, Opened,
+    Result, SetAttr, SharedAttributes, StatFs, Transactions, WritePosition,
 };
 
 /// A back end of the switch.
@@ -228,6 +228,12 @@ pub trait FileSystem: Send + Sync + 'static {
     /// The host path of the inode's own file, when there is one (passfs): programs are executed from it
     /// without a copy.
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
+        None
+    }
+    /// The object of the host whose attributes alone determine those of the inode, as [`FileSystem::getattr`] returns them: while the host's object has the same
+    /// attributes, so has the inode. Programs then ask the host themselves (docs/decisions/0132). `None` where there is no such object, or where it has
+    /// lost its name.
+    fn on_host(&self, node: &Node) -> Option<OnHost> {
         None
     }
     /// A descriptor (`O_PATH`) of the regular host file that the inode is, where opens answer [`Native::All`] and the back end enforces permissions itself: a program

@@ -42,6 +42,7 @@ pub const METHODS: &[&str] = &[
     "fallocate",
     "sync",
     "host_path",
+    "on_host",
     "host_file",
     "host_dir",
     "setattr",
@@ -71,7 +72,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
 ///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind unlink rmdir;
 ///     }
 ///
@@ -100,7 +101,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
 ///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind rmdir;
 ///     }
 ///
@@ -255,6 +256,10 @@ macro_rules! forward_method {
     (host_path $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
             host_path(node: &$crate::Node) -> ::std::option::Option<::std::path::PathBuf> }
+    };
+    (on_host $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            on_host(node: &$crate::Node) -> ::std::option::Option<$crate::OnHost> }
     };
     (@host [$lower:ident $($check:tt)*] $name:ident) => {
         fn $name<'n>(&self, node: &'n $crate::Node) -> ::std::option::Option<::std::os::fd::BorrowedFd<'n>> {

@@ -2,8 +2,10 @@
 
 use std::any::Any;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use goanna_sys::stub::map::{Attributes, STATX_SIZE};
 use serde::{Deserialize, Serialize};
 
 use crate::Errno;
@@ -168,6 +170,15 @@ pub mod file_flags {
     }
 }
 
+/// An object of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnHost {
+    /// An absolute path of it, without symbolic links.
+    pub path: PathBuf,
+    /// The host's attributes of it.
+    pub attr: Attr,
+}
+
 /// What stat(2) and statx(2) report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attr {
@@ -293,6 +304,20 @@ impl Attr {
                 .chain(devices),
         );
         out
+    }
+
+    /// As the map has it that programs read themselves.
+    pub fn to_shared(&self, is_mount_root: bool) -> Attributes {
+        let mut whole = self.to_statx(is_mount_root);
+        let mut statx = [0; STATX_SIZE];
+        if let Some(mask) = whole.first_chunk_mut() {
+            *mask = (u32::from_ne_bytes(*mask) | libc::STATX_MNT_ID).to_ne_bytes();
+        }
+        for (to, from) in statx.iter_mut().zip(whole) {
+            *to = from;
+        }
+        let stat = self.to_stat();
+        Attributes { stat, statx }
     }
 
     /// An inode of root with one link, all of whose times are `time`. `mode` has the type and the permission bits.

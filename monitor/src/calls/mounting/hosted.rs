@@ -95,7 +95,7 @@ impl Hosted {
                 return Err(error);
             }
         };
-        cover(&target, true);
+        cover(monitor, &target, true);
         let shown = Arc::clone(&fs) as _;
         let mount = monitor
             .mounts
@@ -170,7 +170,7 @@ impl Hosted {
             })?;
         }
         let one = mounts.remove(at);
-        cover(&one.covered, false);
+        cover(monitor, &one.covered, false);
         // Something else may be mounted there.
         let _ = std::fs::remove_dir(&one.dir);
         Ok(())
@@ -185,7 +185,8 @@ pub fn release_unheld(monitor: &Monitor, mount: &Mount) {
 }
 
 /// Records in the back end of `dir` whether something is mounted on it: programs may find the back end's files without the monitor.
-fn cover(dir: &Place, is_covered: bool) {
+fn cover(monitor: &Monitor, dir: &Place, is_covered: bool) {
+    monitor.in_process.cover(if is_covered { 1 } else { -1 });
     if let Some(shared) = dir.mount.fs.shared_attributes() {
         shared.set_covered(&dir.node, is_covered);
     }

@@ -1,0 +1,75 @@
+//! Puts attributes that follow from those of an object of the host into the map of a run. The stub asks the host whether that object is as it was
+//! ([ADR 0132](../../../docs/decisions/0132-attributes-that-the-host-confirms.md)).
+
+use goanna_vfs::{Caller, FileKind, Node, OnHost};
+
+use super::run_map::RunMap;
+use crate::call::Call;
+
+/// The names of a path that leads downwards only, and by no other name than its own ones.
+fn names(path: &[u8]) -> Option<Vec<&[u8]>> {
+    if path.is_empty() {
+        return Some(Vec::new());
+    }
+    let names = path.split(|byte| *byte == b'/').collect::<Vec<_>>();
+    let is_plain = |name: &&[u8]| !matches!(*name, b"" | b"." | b"..");
+    names.iter().all(is_plain).then_some(names)
+}
+
+impl RunMap {
+    /// Puts `path` from `dirfd` into the map, if it was asked for before.
+    pub(super) fn share_on_host(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<()> {
+        let start = self
+            .start(call, (dirfd, path))
+            .filter(|_| !path.is_empty())?;
+        let rest = start.rest(path);
+        let (from, rest) = if start.is_relative {
+            let (_, directory) = call.start_identity(dirfd).ok()?;
+            (self.map().start_on_host(self.run(), directory), rest)
+        } else {
+            (self.run(), rest.strip_prefix(b"/").unwrap_or(rest))
+        };
+        let names = names(rest)?;
+        if !self.is_repeated(from, path) {
+            return None;
+        }
+        let caller = call.caller().ok()?;
+        let before = self.find_on_host(&caller, &start.node, &names);
+        // An object that changes all the time costs an entry at every second call only.
+        self.forget_asked(from, path, before.is_none());
+        let (_, before) = before?;
+        // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
+        let (node, found) = self.find_on_host(&caller, &start.node, &names)?;
+        let mount = self.mount.as_ref()?;
+        let mut attr = mount.fs.getattr(&caller, &node).ok()?;
+        if before != found || mount.fs.on_host(&node).as_ref() != Some(&found) {
+            return None;
+        }
+        attr.dev = call.mounts.device(mount, attr.dev);
+        let is_root = !start.is_relative && names.is_empty();
+        let host = found.attr.to_stat();
+        let slot = self
+            .map()
+            .put_with_host(node.ino(), &attr.to_shared(is_root), &host);
+        let host = found.path.as_os_str().as_encoded_bytes();
+        self.map().put_path_on_host(from, path, host, slot);
+        Some(())
+    }
+
+    /// What the names lead to from `dir`, which is no symbolic link, by none.
+    fn find_on_host(&self, caller: &Caller, dir: &Node, names: &[&[u8]]) -> Option<(Node, OnHost)> {
+        let fs = &self.mount.as_ref()?.fs;
+        let mut node = dir.clone();
+        for name in names {
+            if node.kind() != FileKind::Directory {
+                return None;
+            }
+            node = fs.lookup(caller, &node, name).ok()?;
+        }
+        // A link is mostly followed, and its target is another object.
+        let found = fs
+            .on_host(&node)
+            .filter(|_| node.kind() != FileKind::Symlink)?;
+        Some((node, found))
+    }
+}
