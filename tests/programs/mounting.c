@@ -201,6 +201,28 @@ static void by_descriptors(void)
 	T("umount", umount2("d", 0));
 }
 
+/* A process that often looks at a file is answered without the monitor, but not while the file is hidden. */
+static void hidden(void)
+{
+	struct stat meta;
+	int fd = MUST(open("e", O_RDONLY | O_DIRECTORY));
+
+	for (int round = 0; round < 3; round++) {
+		int found = 0;
+
+		for (int i = 0; i < 300; i++)
+			found += !stat("e/f", &meta) + !fstatat(fd, "f", &meta, 0) + !access("e/f", F_OK);
+		note("found %d", found);
+		T("hide", mount("none", "e", "tmpfs", 0, NULL));
+		T("hidden", stat("e/f", &meta));
+		T("hidden from access", access("e/f", F_OK));
+		T("not hidden from a descriptor", fstatat(fd, "f", &meta, 0));
+		T("uncover", umount2("e", 0));
+		T("there again", stat("e/f", &meta));
+	}
+	close(fd);
+}
+
 static void steps(void)
 {
 	MUST(mkdir("d", 0755));
@@ -215,4 +237,7 @@ static void steps(void)
 	not_mounted();
 	of_root();
 	by_descriptors();
+	MUST(mkdir("e", 0755));
+	make("e/f", "below");
+	hidden();
 }

@@ -427,3 +427,50 @@ fn a_failed_mkdir_leaves_nothing_behind() {
     finish(&mut run).expect(0);
     place.fsck();
 }
+
+/// A program that often looks at a file is answered in its process. Changes of the encrypted files by others are seen at once all the same.
+#[test]
+fn changes_of_the_encrypted_files_are_seen_at_once() {
+    const PROGRAM: &str = "
+import os, sys
+volume, = sys.argv[1:]
+def same(a, b):
+    # Access times may change at any look.
+    return a[:7] == b[:7] and a[8:] == b[8:]
+def often(path):
+    seen = [os.stat(path) for _ in range(200)]
+    assert all(same(one, seen[0]) for one in seen)
+    return seen[0]
+os.mkdir('d')
+with open('d/f', 'w') as f: f.write('x' * 5000)
+lower = [os.path.join(d, f) for d, _, fs in os.walk(volume) for f in fs if not f.startswith('gocryptfs.')]
+lower, = lower
+for round in range(20):
+    assert often('d/f').st_size == 5000 and often(os.getcwd() + '/d/f').st_size == 5000
+    os.utime(lower, (round, round))
+    assert os.stat('d/f').st_mtime == round
+    often('d/f')
+    os.chmod(lower, 0o600 + round % 2)
+    assert os.stat('d/f').st_mode & 0o777 == 0o600 + round % 2
+    often('d/f')
+    os.truncate(lower, 18 + 4128)
+    assert os.stat('d/f').st_size == 4096
+    with open('d/f', 'a') as f: f.write('y' * 904); f.flush(); assert os.stat('d/f').st_size == 5000
+    often('d/f')
+    os.rename(lower, lower + 'x')
+    assert not os.path.exists('d/f') and not os.access('d/f', os.F_OK)
+    os.rename(lower + 'x', lower)
+    often('d/f')
+    os.rename('d', 'e')
+    assert not os.path.exists('d/f') and os.stat('e/f').st_size == 5000
+    os.rename('e', 'd')
+print('seen')
+";
+    let place = volume(&[]);
+    let script = format!(
+        "python3 - \"{}\" <<'EOF'{PROGRAM}EOF",
+        place.path("volume").display()
+    );
+    let ended = place.ours(&script).expect(0);
+    assert_eq!(ended.text(), "seen\n");
+}

@@ -345,6 +345,20 @@ fn attributes_in_a_store_are_answered_in_the_process() {
     }
 }
 
+/// Attributes of files of the host in a mount come from the map, when the host has confirmed them.
+#[test]
+fn attributes_of_the_hosts_files_are_answered_in_the_process() {
+    let place = Place::pass();
+    if !uses_stubs(&place) {
+        return;
+    }
+    finish(&mut place.shell("mkdir -p d; echo text > d/file")).expect(0);
+    for call in ["access", "stat", "statx"] {
+        check_in_process(&place, call, &format!("{}/d/file", place.top()));
+        check_in_process(&place, call, &format!("{}/d", place.top()));
+    }
+}
+
 /// Two runs that open the same file again and again use the same map, and each knows its own descriptors.
 #[test]
 fn runs_open_the_same_file_in_the_process() {

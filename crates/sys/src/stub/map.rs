@@ -705,6 +705,44 @@ mod tests {
     }
 
     #[test]
+    fn paths_on_the_host_lead_to_a_slot_with_the_hosts_attributes() {
+        let map = AttributeMap::new().unwrap();
+        map.set_closed(false);
+        let run = map.new_id();
+        let host = [7; STAT_SIZE];
+        let slot = map.put_with_host(3, &stat(3 << 32), &host);
+        map.put_path_on_host(run, b"/m/f", b"/host/f", slot);
+        assert_eq!(map.find(run, b"/m/f"), Some(Some(slot)));
+        // Another name of the same file.
+        assert_eq!(map.put_with_host(3, &stat(3 << 32), &host), slot);
+        let again = map.put_with_host(3, &stat(3 << 32), &[8; STAT_SIZE]);
+        assert_eq!(
+            (map.read(slot), map.read(again)),
+            (None, Some(stat(3 << 32)))
+        );
+        let start = map.start_on_host(run, 17);
+        assert_eq!(map.start_on_host(run, 17), start);
+        assert_ne!(map.start_on_host(run, 18), start);
+        map.forget_object(run, 17);
+        assert_ne!(
+            map.start_on_host(run, 17),
+            start,
+            "another directory's number"
+        );
+        let at = paths_at(hash(run, b"/m/f")).find(|at| map.word(at + 48).load(Relaxed) != 0);
+        let mut text = [0; 8];
+        memfile::pread(
+            map.file(),
+            &mut text,
+            (at.unwrap() + HOST_PATHS_AT - PATHS_AT) as u64,
+        )
+        .unwrap();
+        assert_eq!(&text, b"/host/f\0");
+        map.put_path_on_host(run, b"/m/long", &[b'a'; HOST_PATH_MAX + 1], again);
+        assert_eq!(map.find(run, b"/m/long"), None);
+    }
+
+    #[test]
     fn a_descriptor_is_shared_while_the_slot_has_its_id() {
         let map = AttributeMap::new().unwrap();
         let (run, other) = (map.new_id(), map.new_id());
