@@ -234,10 +234,10 @@ static void steps(void)
 	T("mount", mount("none", "d", "tmpfs", 0, NULL));
 	T("umount", umount2("d", 0));
 	T("no mount any more", umount2("d", 0));
-	not_mounted();
-	of_root();
-	by_descriptors();
 	MUST(mkdir("e", 0755));
 	make("e/f", "below");
 	hidden();
+	not_mounted();
+	of_root();
+	by_descriptors();
 }

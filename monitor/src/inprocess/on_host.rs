@@ -16,6 +16,14 @@ fn names(path: &[u8]) -> Option<Vec<&[u8]>> {
     names.iter().all(is_plain).then_some(names)
 }
 
+/// Why a path is not in the map.
+enum Absent {
+    /// It may be there at a later call.
+    Now,
+    /// It would be tried in vain again.
+    Always,
+}
+
 impl RunMap {
     /// Puts `path` from `dirfd` into the map, if it was asked for before.
     pub(super) fn share_on_host(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<()> {
@@ -36,10 +44,10 @@ impl RunMap {
         let caller = call.caller().ok()?;
         let before = self.find_on_host(&caller, &start.node, &names);
         // An object that changes all the time costs an entry at every second call only.
-        self.forget_asked(from, path, before.is_none());
-        let (_, before) = before?;
+        self.forget_asked(from, path, matches!(before, Err(Absent::Always)));
+        let (_, before) = before.ok()?;
         // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
-        let (node, found) = self.find_on_host(&caller, &start.node, &names)?;
+        let (node, found) = self.find_on_host(&caller, &start.node, &names).ok()?;
         let mount = self.mount.as_ref()?;
         let mut attr = mount.fs.getattr(&caller, &node).ok()?;
         if before != found || mount.fs.on_host(&node).as_ref() != Some(&found) {
@@ -57,19 +65,25 @@ impl RunMap {
     }
 
     /// What the names lead to from `dir`, which is no symbolic link, by none.
-    fn find_on_host(&self, caller: &Caller, dir: &Node, names: &[&[u8]]) -> Option<(Node, OnHost)> {
-        let fs = &self.mount.as_ref()?.fs;
+    fn find_on_host(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        names: &[&[u8]],
+    ) -> Result<(Node, OnHost), Absent> {
+        let fs = &self.mount.as_ref().ok_or(Absent::Always)?.fs;
         let mut node = dir.clone();
         for name in names {
-            if node.kind() != FileKind::Directory {
-                return None;
+            if node.kind() == FileKind::Symlink {
+                return Err(Absent::Always);
             }
-            node = fs.lookup(caller, &node, name).ok()?;
+            node = fs.lookup(caller, &node, name).map_err(|_| Absent::Now)?;
         }
         // A link is mostly followed, and its target is another object.
-        let found = fs
-            .on_host(&node)
-            .filter(|_| node.kind() != FileKind::Symlink)?;
-        Some((node, found))
+        if node.kind() == FileKind::Symlink {
+            return Err(Absent::Always);
+        }
+        let found = fs.on_host(&node).ok_or(Absent::Now)?;
+        Ok((node, found))
     }
 }

@@ -118,8 +118,8 @@ fn reader() -> Caller {
 
 impl InProcess {
     /// A call that asks for attributes has come to the monitor: the next ones of the process may be answered from the map. An empty path is
-    /// `dirfd` itself.
-    pub fn share(&self, call: &Call<'_>, dirfd: i32, path: &[u8]) {
+    /// `dirfd` itself. `exists`: the path led to an object.
+    pub fn share(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8]), exists: bool) {
         let Some(Some(shared)) = self.shared.get() else {
             return;
         };
@@ -128,7 +128,9 @@ impl InProcess {
         }
         // What is not shared notifies.
         let _ = if shared.is_on_host() {
-            shared.share_on_host(call, (dirfd, path))
+            exists
+                .then(|| shared.share_on_host(call, (dirfd, path)))
+                .flatten()
         } else if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {

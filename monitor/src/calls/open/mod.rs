@@ -161,7 +161,8 @@ impl Request {
                 may_get_descriptor(call)?;
             }
             if self.is_plain() && *why == Errno::ENOENT {
-                call.monitor.in_process.share(call, self.dirfd, &self.path);
+                let named = (self.dirfd, &*self.path);
+                call.monitor.in_process.share(call, named, false);
             }
         }
         answer
