@@ -25,32 +25,32 @@ enum Absent {
 }
 
 impl RunMap {
-    /// Puts `path` from `dirfd` into the map, if it was asked for before.
+    /// Puts `path` from `dirfd` into the map, if it was asked for twice before.
     pub(super) fn share_on_host(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<()> {
         let start = self
             .start(call, (dirfd, path))
             .filter(|_| !path.is_empty())?;
         let rest = start.rest(path);
-        let (from, rest) = if start.is_relative {
-            let (_, directory) = call.start_identity(dirfd).ok()?;
-            (self.map().start_on_host(self.run(), directory), rest)
+        let (asked_from, rest) = if start.is_relative {
+            (start.node.ino(), rest)
         } else {
-            (self.run(), rest.strip_prefix(b"/").unwrap_or(rest))
+            (0, rest.strip_prefix(b"/").unwrap_or(rest))
         };
         let names = names(rest)?;
-        if !self.is_repeated(from, path) {
+        if !self.is_asked_often(asked_from, path) {
             return None;
         }
         let caller = call.caller().ok()?;
         let before = self.find_on_host(&caller, &start.node, &names);
-        // An object that changes all the time costs an entry at every second call only.
-        self.forget_asked(from, path, matches!(before, Err(Absent::Always)));
-        let (_, before) = before.ok()?;
-        // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
-        let (node, found) = self.find_on_host(&caller, &start.node, &names).ok()?;
+        if matches!(before, Err(Absent::Always)) {
+            self.refuse(asked_from, path);
+        }
+        let (node, before) = before.ok()?;
         let mount = self.mount.as_ref()?;
         let mut attr = mount.fs.getattr(&caller, &node).ok()?;
-        if before != found || mount.fs.on_host(&node).as_ref() != Some(&found) {
+        // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
+        let (_, found) = self.find_on_host(&caller, &start.node, &names).ok()?;
+        if before != found {
             return None;
         }
         attr.dev = call.mounts.device(mount, attr.dev);
@@ -59,6 +59,12 @@ impl RunMap {
         let slot = self
             .map()
             .put_with_host(node.ino(), &attr.to_shared(is_root), &host);
+        let from = if start.is_relative {
+            let (_, directory) = call.start_identity(dirfd).ok()?;
+            self.map().start_on_host(self.run(), directory)
+        } else {
+            self.run()
+        };
         let host = found.path.as_os_str().as_encoded_bytes();
         self.map().put_path_on_host(from, path, host, slot);
         Some(())

@@ -11,6 +11,11 @@ use goanna_vfs::{Mount, Mounts, SharedAttributes};
 /// Places to remember paths in, of calls that have come to the monitor once: more than the map has entries, so that most paths stay that the map could have.
 const REMEMBERED: usize = 1 << 16;
 
+/// How often it was asked for a path, in what is remembered of it.
+const COUNT: u32 = 3;
+const TWICE: u32 = 2;
+const REFUSED: u32 = 3;
+
 /// The map of a run, and what leads into it.
 #[derive(Debug)]
 pub struct RunMap {
@@ -50,7 +55,7 @@ impl RunMap {
             run: mount.map_or(0, |_| map.new_id()),
             map,
             mount: mount.cloned(),
-            is_on_host,
+            is_on_host: is_on_host && mount.is_some(),
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),
             hasher: RandomState::new(),
             asked: (0..REMEMBERED).map(|_| AtomicU32::new(0)).collect(),
@@ -68,10 +73,10 @@ impl RunMap {
         self.is_on_host
     }
 
-    /// Closes a map that is not a store's where something is mounted in a mount, and opens it elsewhere.
+    /// Closes a map of attributes of the host's objects while something is mounted in a mount. A store closes its map itself.
     pub(super) fn settle(&self, is_covered: bool) {
         if self.is_on_host {
-            self.map.set_closed(is_covered || self.mount.is_none());
+            self.map.set_closed(is_covered);
         }
     }
 
@@ -95,13 +100,35 @@ impl RunMap {
         let Some((place, tag)) = self.asked(start, path) else {
             return false;
         };
-        place.load(Ordering::Relaxed) != !tag && place.swap(tag, Ordering::Relaxed) == tag
+        place.swap(tag, Ordering::Relaxed) == tag
     }
 
-    /// From now on the path is not repeated until it is asked for twice; or until another path has taken its place, if it `is_refused`.
-    pub(super) fn forget_asked(&self, start: u64, path: &[u8], is_refused: bool) {
+    /// Whether it was asked for this path twice before: an entry that the host confirms costs more. Then it is to be asked for as often again; or it is refused, where
+    /// that is called.
+    pub(super) fn is_asked_often(&self, start: u64, path: &[u8]) -> bool {
+        let Some((place, tag)) = self.asked(start, path) else {
+            return false;
+        };
+        let tag = tag & !COUNT;
+        let before = place.load(Ordering::Relaxed);
+        let count = if before & !COUNT == tag {
+            before & COUNT
+        } else {
+            0
+        };
+        let next = match count {
+            REFUSED => return false,
+            TWICE => 0,
+            less => less + 1,
+        };
+        place.store(tag | next, Ordering::Relaxed);
+        count == TWICE
+    }
+
+    /// A path that was asked for often has no entry until another path has taken its place.
+    pub(super) fn refuse(&self, start: u64, path: &[u8]) {
         if let Some((place, tag)) = self.asked(start, path) {
-            place.store(if is_refused { !tag } else { 0 }, Ordering::Relaxed);
+            place.store(tag | REFUSED, Ordering::Relaxed);
         }
     }
 
