@@ -1,5 +1,6 @@
-//! The map of attributes that a run has, from which stubs answer stat(2) and access(2): that of a store
-//! ([ADR 0098](../../../docs/decisions/0098-attributes-in-shared-memory.md)), into which `shared` puts entries, or of a mount that shows files of the host, into which `on_host` puts them.
+//! The map of attributes of a run, from which stubs answer stat(2) and access(2). It is the map of a store
+//! ([ADR 0098](../../../docs/decisions/0098-attributes-in-shared-memory.md)), which `shared` fills, or the run's own one for a mount with files of the host
+//! ([ADR 0132](../../../docs/decisions/0132-attributes-that-the-host-confirms.md)), which `on_host` fills.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -480,7 +480,7 @@ impl AttributeMap {
         });
     }
 
-    /// The number that stands for the directory with inode number `ino` as the start of paths on the host, whose backing directory is in space `space`.
+    /// The start of relative paths in a directory of the host. `ino` is the inode number of its backing directory in `space`.
     pub fn start_on_host(&self, space: u64, ino: u64) -> u64 {
         if let Some(known) = self.object(space, ino) {
             return known.id;
@@ -565,7 +565,7 @@ fn paths_at(hash: u64) -> impl Iterator<Item = usize> + Clone {
     (first..first + WAYS).map(|entry| PATHS_AT + entry * PATH_SIZE)
 }
 
-/// How many directories an entry has whose word of this number is `kind`.
+/// The number of directories in an entry. `kind` is the entry's word for it, which can be [`ON_HOST`].
 fn dirs_of(kind: u64) -> usize {
     usize::try_from(kind).map_or(0, |count| {
         if kind == ON_HOST {

@@ -230,9 +230,8 @@ pub trait FileSystem: Send + Sync + 'static {
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
         None
     }
-    /// The object of the host whose attributes alone determine those of the inode, as [`FileSystem::getattr`] returns them: while the host's object has the same
-    /// attributes, so has the inode. Programs then ask the host themselves (docs/decisions/0132). `None` where there is no such object, or where it has
-    /// lost its name.
+    /// The host object from whose attributes alone [`FileSystem::getattr`] computes those of the inode. While they stay the same, so do the inode's, and
+    /// programs ask the host for them without the monitor (docs/decisions/0132). `None` if there is no such object, or if it has lost its name.
     fn on_host(&self, node: &Node) -> Option<OnHost> {
         None
     }
