@@ -6,9 +6,12 @@
 //! the log is replayed anyway.
 
 use std::fs::{self, OpenOptions};
+use std::io;
+use std::mem;
 use std::ops::Bound;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -20,7 +23,7 @@ use fjall::{
     AbstractTree, AnyTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode,
     Snapshot as DatabaseSnapshot,
 };
-use lsm_tree::Guard;
+use lsm_tree::{Guard, Table};
 use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
@@ -55,6 +58,15 @@ struct Opened {
     entries: Keyspace,
 }
 
+impl Opened {
+    /// Whether removed tables had numbers above those of all others: when it is opened again, fjall goes on after the highest it finds.
+    fn may_give_numbers_again(&self) -> bool {
+        let tables = self.entries.tree.current_version();
+        let highest = tables.iter_tables().map(Table::id).max().unwrap_or(0);
+        highest + 1 < self.entries.tree.next_table_id()
+    }
+}
+
 /// One fjall keyspace. Its journal is written with every batch but synced only at our checkpoints.
 ///
 /// After an error of a full disk, fjall accepts no more batches. All applied batches are in its files then, and it can be opened
@@ -67,6 +79,8 @@ pub(super) struct FjallEngine {
     settled: AtomicBool,
     /// Whether the disk was nearly full at some batch since the engine was opened ([`FjallEngine::is_or_was_full`]).
     was_full: AtomicBool,
+    /// Locked after `opened`.
+    reopened: Arc<RwLock<Reopened>>,
 }
 
 /// The tree, without the database, which holds the lock on the directory: so [`FjallEngine::reopen`] does not wait for snapshots.
@@ -75,7 +89,24 @@ pub(super) struct FjallEngine {
 struct FjallSnapshot {
     /// Keeps fjall from dropping the versions of entries that the snapshot shows.
     version: DatabaseSnapshot,
-    tree: AnyTree,
+    /// `None` only while it is dropped.
+    tree: Option<AnyTree>,
+    reopened: Arc<RwLock<Reopened>>,
+    /// [`Reopened::count`] at the time of the snapshot.
+    count: u64,
+}
+
+/// Tells snapshots of databases that have been closed whether they may delete files.
+///
+/// A snapshot that is the last to use a removed table deletes its file by its name, which is a number. The database that was opened
+/// after that may have given the number again. Held shared while a snapshot is dropped, and exclusively while the database is opened
+/// again, which fails when a file disappears meanwhile.
+#[derive(Default)]
+struct Reopened {
+    /// How often the database was opened again.
+    count: u64,
+    /// Snapshots from before this count must delete no file.
+    numbers_given_again: u64,
 }
 
 fn error(what: &'static str) -> impl Fn(fjall::Error) -> Error {
@@ -89,11 +120,10 @@ fn error(what: &'static str) -> impl Fn(fjall::Error) -> Error {
 /// The error with which the database in `dir` does not open. For damage in a journal it names the file.
 fn cannot_open(dir: &Path, why: fjall::Error) -> Error {
     match why {
-        fjall::Error::Io(source) => Error::Io {
-            what: "open the engine in",
-            path: dir.to_owned(),
-            source,
-        },
+        fjall::Error::Io(source) => Error::io("open the engine in", dir)(source),
+        fjall::Error::Storage(fjall::LsmError::Io(source)) if is_of_the_system(&source) => {
+            Error::io("open the engine in", dir)(source)
+        }
         fjall::Error::JournalRecovery(why) => {
             let newest = journals(dir).into_iter().max();
             let place = newest.map_or_else(|| dir.to_owned(), |(_, path)| path);
@@ -109,9 +139,14 @@ fn cannot_open(dir: &Path, why: fjall::Error) -> Error {
     }
 }
 
+/// Whether the system call failed for a reason other than what is in the directory.
+fn is_of_the_system(error: &io::Error) -> bool {
+    error.raw_os_error().is_some() && error.kind() != io::ErrorKind::NotFound
+}
+
 /// The journals in `dir` with their numbers.
 fn journals(dir: &Path) -> Vec<(u64, PathBuf)> {
-    let journal = |entry: std::io::Result<fs::DirEntry>| {
+    let journal = |entry: io::Result<fs::DirEntry>| {
         let path = entry.ok()?.path();
         let number = journal_number(path.file_name()?.to_str()?)?;
         Some((number, path))
@@ -303,16 +338,29 @@ fn check_archives(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn open(dir: &Path) -> Result<Opened, Error> {
-    check_archives(dir)?;
+fn open_database(dir: &Path) -> fjall::Result<Database> {
     // Our log already has all changes that the journal may lose, so the journal is not compressed, and the store syncs it.
-    let builder = Database::builder(dir)
+    Database::builder(dir)
         .manual_journal_persist(true)
         .worker_threads(WORKERS)
         .cache_size(CACHE_BYTES)
-        .journal_compression(CompressionType::None);
+        .journal_compression(CompressionType::None)
+        .open()
+}
+
+fn open(dir: &Path) -> Result<Opened, Error> {
+    check_archives(dir)?;
+    let path = dir.to_owned();
     let opened = open_files("fjall", dir, move || {
-        let database = builder.open()?;
+        // fjall looks through its files and then deletes those that it does not know. It fails if one has disappeared meanwhile.
+        let database = match open_database(&path) {
+            Err(fjall::Error::Storage(fjall::LsmError::Io(why)))
+                if why.kind() == io::ErrorKind::NotFound =>
+            {
+                open_database(&path)
+            }
+            result => result,
+        }?;
         let options = || KeyspaceCreateOptions::default().manual_journal_persist(true);
         let entries = database.keyspace(KEYSPACE, options)?;
         Ok(Opened { database, entries })
@@ -330,6 +378,7 @@ impl FjallEngine {
             opened: RwLock::new(Some(open(dir)?)),
             settled: AtomicBool::new(false),
             was_full: AtomicBool::new(false),
+            reopened: Arc::default(),
         })
     }
 
@@ -439,7 +488,9 @@ impl Engine for FjallEngine {
         let opened = self.opened()?;
         Ok(Box::new(FjallSnapshot {
             version: opened.database.snapshot(),
-            tree: opened.entries.tree.clone(),
+            tree: Some(opened.entries.tree.clone()),
+            count: self.reopened.read().count,
+            reopened: self.reopened.clone(),
         }))
     }
 
@@ -504,6 +555,11 @@ impl Engine for FjallEngine {
 impl Files for FjallEngine {
     fn reopen(&self) -> Result<(), Error> {
         let mut opened = self.opened.write();
+        let mut reopened = self.reopened.write();
+        reopened.count += 1;
+        if opened.as_ref().is_some_and(Opened::may_give_numbers_again) {
+            reopened.numbers_given_again = reopened.count;
+        }
         self.close(&mut opened);
         *opened = Some(open(&self.dir)?);
         self.was_full.store(false, SeqCst);
@@ -558,11 +614,25 @@ impl Files for FjallEngine {
     }
 }
 
+impl Drop for FjallSnapshot {
+    fn drop(&mut self) {
+        let reopened = self.reopened.read();
+        let tree = self.tree.take();
+        if self.count < reopened.numbers_given_again {
+            // The database has deleted the files, as it knows no tables with these numbers.
+            mem::forget(tree);
+        }
+    }
+}
+
 impl Snapshot for FjallSnapshot {
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        let found = self.tree.get(key, self.version.seqno());
-        let found = found.map_err(|why| error("read")(why.into()))?;
-        Ok(found.map(Bytes::from))
+        let found = self
+            .tree
+            .as_ref()
+            .map(|tree| tree.get(key, self.version.seqno()));
+        let found = found.transpose().map_err(|why| error("read")(why.into()))?;
+        Ok(found.flatten().map(Bytes::from))
     }
 
     fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
@@ -570,13 +640,46 @@ impl Snapshot for FjallSnapshot {
         if is_empty_range(from, to) {
             return Box::new(std::iter::empty());
         }
-        let entries = self
-            .tree
-            .range::<&[u8], _>((from, to), self.version.seqno(), None);
+        let tree = self.tree.as_ref();
+        let range = |tree: &AnyTree| tree.range::<&[u8], _>((from, to), self.version.seqno(), None);
+        let entries = tree.map(range).into_iter().flatten();
         Box::new(entries.map(|guard| {
             let entry = guard.into_inner();
             let (key, value) = entry.map_err(|why| error("read a range")(why.into()))?;
             Ok((key.into(), value.into()))
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Snapshots that are dropped delete the tables that only they use. The database that is opened meanwhile deletes them, too.
+    #[test]
+    fn snapshots_can_be_dropped_while_the_database_is_opened_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = FjallEngine::open(dir.path(), None).unwrap();
+        for round in 0..8_u8 {
+            let mut held = Vec::new();
+            for applied in 0..8_u8 {
+                let mut changes = Changes::new();
+                changes.put(b"B".to_vec(), vec![round; 100]);
+                engine.apply(&changes, &[round, applied]).unwrap();
+                held.push(engine.snapshot().unwrap());
+                assert!(engine.reclaim(u64::MAX).unwrap());
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for snapshot in held {
+                        std::thread::sleep(Duration::from_micros(300));
+                        drop(snapshot);
+                    }
+                });
+                engine.reopen().unwrap();
+            });
+            let found = engine.get(b"B").unwrap().unwrap();
+            assert!(found == vec![round; 100]);
+        }
     }
 }
