@@ -345,9 +345,9 @@ fn attributes_in_a_store_are_answered_in_the_process() {
     }
 }
 
-/// Attributes of files of the host in a mount come from the map, when the host has confirmed them.
+/// Attributes of files of the host in a mount come from the map, when the host has confirmed them. A file is opened there, too.
 #[test]
-fn attributes_of_the_hosts_files_are_answered_in_the_process() {
+fn calls_on_the_hosts_files_are_answered_in_the_process() {
     let place = Place::pass();
     if !uses_stubs(&place) {
         return;
@@ -357,6 +357,7 @@ fn attributes_of_the_hosts_files_are_answered_in_the_process() {
         check_in_process(&place, call, &format!("{}/d/file", place.top()));
         check_in_process(&place, call, &format!("{}/d", place.top()));
     }
+    check_in_process(&place, "open", &format!("{}/d/file", place.top()));
 }
 
 /// Two runs that open the same file again and again use the same map, and each knows its own descriptors.

@@ -119,11 +119,14 @@ fn leave_shared(
     };
     let opened = fd.filter(is_object);
     frame.put_back(regs, true);
-    let Some(fd) = opened else {
+    // A file of the host may have a lease.
+    let is_wait = regs.orig_rax != NO_CALL && is_restart(regs.rax.cast_signed());
+    if let Some(fd) = opened {
+        regs.rax = u64::from(fd.unsigned_abs());
+    } else if !is_wait {
         return before(regs, base, &site);
-    };
+    }
     regs.rip = frame.ret;
-    regs.rax = u64::from(fd.unsigned_abs());
     if regs.orig_rax != NO_CALL {
         regs.orig_rax = site.nr.into();
     }

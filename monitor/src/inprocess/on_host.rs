@@ -56,9 +56,11 @@ impl RunMap {
         attr.dev = call.mounts.device(mount, attr.dev);
         let is_root = !start.is_relative && names.is_empty();
         let host = found.attr.to_stat();
+        let has_content = mount.fs.host_file(&node).is_some();
+        let attr = attr.to_shared(is_root);
         let slot = self
             .map()
-            .put_with_host(node.ino(), &attr.to_shared(is_root), &host);
+            .put_with_host(node.ino(), &attr, &host, has_content);
         let from = if start.is_relative {
             let (_, directory) = call.start_identity(dirfd).ok()?;
             self.map().start_on_host(self.run(), directory)

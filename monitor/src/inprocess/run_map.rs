@@ -44,7 +44,7 @@ impl RunMap {
             Some((mount, map)) => (Some(mount), map),
             None => {
                 let map = AttributeMap::new().ok()?;
-                map.set_without_files();
+                map.set_has_files(false);
                 let shows_host = |mount: &&Arc<Mount>| mount.fs.on_host(&mount.fs.root()).is_some();
                 (all().find(shows_host), Arc::new(map))
             }
@@ -78,6 +78,13 @@ impl RunMap {
     pub(super) fn settle(&self, is_covered: bool) {
         if self.is_on_host {
             self.map.set_closed(is_covered);
+        }
+    }
+
+    /// Whether processes may open the host's files themselves. Those of a store are shared one by one.
+    pub(super) fn set_has_host_files(&self, has_files: bool) {
+        if self.is_on_host {
+            self.map.set_has_files(has_files);
         }
     }
 

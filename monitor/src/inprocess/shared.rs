@@ -138,6 +138,22 @@ impl InProcess {
         };
     }
 
+    /// The thread opens a file of the host for reading, by `path` from `dirfd`: the next times perhaps without a notification.
+    pub fn share_host_file(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) {
+        let Some(Some(shared)) = self.shared.get() else {
+            return;
+        };
+        if !shared.is_on_host() {
+            return;
+        }
+        self.share(call, (dirfd, path), true);
+        // A watch that begins meanwhile is seen here, or ends this itself.
+        shared.set_has_host_files(true);
+        if !may_be_shared(call) {
+            shared.set_has_host_files(false);
+        }
+    }
+
     /// The file at `place` was opened for reading, by `path` from `dirfd`; its object is `handle`. After the second such open, processes may open it themselves.
     /// If the program opens the files of the directory one after the other, they may open the next ones at once.
     pub fn share_content(
@@ -196,6 +212,7 @@ impl InProcess {
     /// From now on processes open no files themselves, until that is wanted again.
     pub fn unshare_files(&self) {
         if let Some(Some(shared)) = self.shared.get() {
+            shared.set_has_host_files(false);
             self.shared_files.end_all(shared);
         }
     }

@@ -27,6 +27,7 @@
 .set ON_HOST, -1             # in the place of the number of directories: the host is asked
 .set HOST_PATHS, 8388608       # from an entry to its path on the host
 .set READABLE, 1
+.set CONTENT, 2                # the host's object is the file itself
 .set NUMBER_SHIFT, 32          # of the descriptor in the word of READABLE
 .set SPREAD, 0x9e3779b97f4a7c15
 .set INDEX_SHIFT, 50           # leaves the bits of an index into a table
@@ -67,6 +68,7 @@
 .set FRAME_END, STAT + STAT_SIZE
 .set O_PLAIN, 0xa8900          # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_NOFOLLOW, O_CLOEXEC
 .set O_NOFOLLOW, 0x20000
+.set O_NONBLOCK, 0x800
 .set SYS_close, 3
 .set SYS_faccessat2, 439
 
@@ -275,8 +277,6 @@ goanna_map_start:
 
 # The path in the entry at rcx, with id r10, leads to what its slot has if the object on the host is as it was.
 .Lstub_map_on_host:
-	testl $OPEN,KIND(%rsp)
-	jnz .Lstub_map_slow
 	mov 40(%rcx),%rsi
 	mov 48(%rcx),%rax
 	cmp %r10,(%rcx)
@@ -299,6 +299,8 @@ goanna_map_host_seen:
 	lea goanna_map_start(%rip),%rdx
 	mov FOUND_SLOT(%rsp),%rdi
 	lea SLOT_HOST(%rdx,%rdi),%rdi
+	testl $OPEN,KIND(%rsp)
+	jnz .Lstub_map_open_on_host
 	lea STAT(%rsp),%rsi
 	mov $(STAT_SIZE / 8),%ecx
 	repe cmpsq
@@ -464,9 +466,8 @@ goanna_map_write_end:
 	syscall
 .endm
 
-# Opens descriptor eax of the monitor, with the flags in edx and the mode in r10. The path ends at rsi. The call ends at the label.
-.macro open_of_monitor label
-	mov %rdx,%r11
+# The path of descriptor eax of the monitor, which ends at rsi. It begins there afterwards.
+.macro path_of_monitor
 	mov $10,%ecx
 1:	xor %edx,%edx
 	div %ecx
@@ -483,6 +484,10 @@ goanna_map_write_end:
 	mov %rax,8(%rsi)
 	mov MAP_PREFIX+16(%rdi),%rax
 	mov %rax,16(%rsi)
+.endm
+
+# Opens the path at rsi, with the flags in r11 and the mode in r10. The call ends at the label.
+.macro open_path label
 	mov $AT_FDCWD,%edi
 	mov %r11,%rdx
 	mov BASE(%rsp),%r9
@@ -524,6 +529,35 @@ goanna_map_open_started:
 	mov $1,%r10d
 	jmp .Lstub_map_started
 
+# The host's file of which rdi has the struct stat from before, and the frame that of now: whatever has become of it, it is the same object. What is opened is compared
+# with it, too.
+.Lstub_map_open_on_host:
+	testl $O_NONBLOCK,RDX(%rsp)     # fails while a lease is broken; asking then would succeed
+	jnz .Lstub_map_ask
+	mov (%rdi),%rax
+	cmp %rax,STAT(%rsp)
+	jne .Lstub_map_ask
+	mov 8(%rdi),%rcx
+	cmp %rcx,STAT+ST_INO(%rsp)
+	jne .Lstub_map_ask
+	mov STAT+ST_MODE(%rsp),%eax
+	and $S_IFMT,%eax
+	cmp $S_IFREG,%eax
+	jne .Lstub_map_ask
+	mov FOUND_ID(%rsp),%rax
+	sub $SLOT_HOST,%rdi
+	testb $CONTENT,8(%rdi)
+	jz .Lstub_map_ask
+	cmp %rax,(%rdi)
+	jne .Lstub_map_ask
+	mov %rcx,OPEN_OBJECT(%rsp)
+	mov %rdi,OPEN_SLOT(%rsp)
+	movq $-1,OPEN_ID(%rsp)          # no slot has it
+	mov PATH(%rsp),%rsi
+	mov RDX(%rsp),%r11
+	or $O_NOFOLLOW,%r11d
+	jmp .Lstub_map_open_path
+
 # The file in slot rsi, while that has id rax; or there is none.
 .Lstub_map_shared:
 	add %rdi,%rsi
@@ -544,10 +578,11 @@ goanna_map_open_started:
 	mov %ecx,%eax
 	lea OPEN_PATH_END(%rsp),%rsi
 	movb $0,(%rsi)
-	mov RDX(%rsp),%rdx
-	and $~O_NOFOLLOW,%edx   # the name in /proc is a link
-	mov R10(%rsp),%r10
-	open_of_monitor goanna_map_open_shared
+	mov RDX(%rsp),%r11
+	and $~O_NOFOLLOW,%r11d  # the name in /proc is a link
+	path_of_monitor
+.Lstub_map_open_path:
+	open_path goanna_map_open_shared
 goanna_map_open_shared:
 	test %rax,%rax
 	js 2f
@@ -623,9 +658,10 @@ goanna_map_open_answered:
 	je 6f
 	test %dl,%dl
 	jnz 4b
-5:	mov OPEN_FLAGS(%rsp),%rdx
+5:	mov OPEN_FLAGS(%rsp),%r11
 	mov R10(%rsp),%r10
-	open_of_monitor goanna_map_open_made
+	path_of_monitor
+	open_path goanna_map_open_made
 goanna_map_open_made:
 	test %rax,%rax
 	jns 3f

@@ -446,6 +446,10 @@ impl Request {
             return Ok(None);
         };
         ops::may_open(caller, place, flags)?;
+        if self.is_plain() {
+            let from = (self.dirfd, &*self.path);
+            call.monitor.in_process.share_host_file(call, from);
+        }
         let node = place.node.clone();
         Ok(Some(Answer::OpenItself { node, value }))
     }
