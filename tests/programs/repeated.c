@@ -1,4 +1,4 @@
-/* Makes one call again and again: `repeated access|readlink|open|stat|statx|fstat|fstatx|write|pwrite COUNT PATH`. */
+/* Makes one call again and again: `repeated access|readlink|open|stat|statx|missing|fstat|fstatx|write|pwrite COUNT PATH`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -23,6 +23,7 @@ int main(int argc, char **argv)
 			: !strcmp(argv[1], "readlink") ? readlink(argv[3], text, sizeof text)
 			: !strcmp(argv[1], "open") ? close(open(argv[3], O_RDONLY))
 			: !strcmp(argv[1], "stat") ? stat(argv[3], &meta)
+			: !strcmp(argv[1], "missing") ? -(stat(argv[3], &meta) == 0)
 			: !strcmp(argv[1], "fstat") ? fstat(fd, &meta)
 			: !strcmp(argv[1], "write") ? write(fd, text, 50)
 			: !strcmp(argv[1], "pwrite") ? pwrite(fd, text, 50, i % 1000)

@@ -358,6 +358,7 @@ fn calls_on_the_hosts_files_are_answered_in_the_process() {
         check_in_process(&place, call, &format!("{}/d", place.top()));
     }
     check_in_process(&place, "open", &format!("{}/d/file", place.top()));
+    check_in_process(&place, "missing", &format!("{}/d/missing", place.top()));
 }
 
 /// Two runs that open the same file again and again use the same map, and each knows its own descriptors.

@@ -17,6 +17,10 @@ def often(path, expected):
         assert found == expected, (path, found, expected)
 def put(name, text):
     with open(os.path.join(host, name), 'w') as f: f.write(text)
+def missing(path):
+    for _ in range(100):
+        assert not os.path.lexists(path) and not os.access(path, os.R_OK)
+        fails(path, errno.ENOENT)
 def fails(path, error, flags=os.O_RDONLY):
     try: os.close(os.open(path, flags))
     except OSError as e: assert e.errno == error, e
@@ -34,8 +38,13 @@ for round in range(10):
         os.replace(os.path.join(host, 'new'), there)
         often(path, 'new')
         os.unlink(there)
-        fails(path, errno.ENOENT)
+        missing(path)
+        put('d/f', 'again')
+        assert os.path.getsize(path) == 5 and content(path) == 'again'
+        os.unlink(there)
+        missing(path)
         os.symlink('../other', there)
+        assert os.path.islink(path) and os.path.getsize(path) == 5
         fails(path, errno.ELOOP, os.O_RDONLY | os.O_NOFOLLOW)
         often(path, 'other')
         os.unlink(there)
@@ -55,15 +64,20 @@ for round in range(10):
         put('d/f', 'last')
         often(path, 'last')
         os.rename(os.path.join(host, 'd'), os.path.join(host, 'e'))
-        fails(path, errno.ENOENT)
+        missing(path)
         os.mkdir('d')
+        missing(path)
         put('d/f', 'another')
         assert content(path) == 'another'
         os.unlink('d/f')
+        missing(path)
         os.rmdir('d')
-        os.symlink('e', 'd')
+        # On the host, this path leads nowhere.
+        os.symlink(os.getcwd() + '/e', 'd')
+        assert os.path.getsize(path) == 4
         often(path, 'last')
         os.unlink('d')
+        missing(path)
         os.rename('e', 'd')
 # Who watches sees each open and each close once.
 libc = ctypes.CDLL(None)

@@ -98,8 +98,7 @@ fn sharing(
         Err(error) => *error == Errno::ENOENT,
     };
     if is_known {
-        let exists = answer.is_ok();
-        call.monitor.in_process.share(call, (dirfd, path), exists);
+        call.monitor.in_process.share(call, (dirfd, path));
     }
     answer
 }

@@ -118,8 +118,8 @@ fn reader() -> Caller {
 
 impl InProcess {
     /// A call that asks for attributes has come to the monitor: the next ones of the process may be answered from the map. An empty path is
-    /// `dirfd` itself. `exists`: the path led to an object.
-    pub fn share(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8]), exists: bool) {
+    /// `dirfd` itself.
+    pub fn share(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) {
         let Some(Some(shared)) = self.shared.get() else {
             return;
         };
@@ -128,9 +128,12 @@ impl InProcess {
         }
         // What is not shared notifies.
         let _ = if shared.is_on_host() {
-            exists
-                .then(|| shared.share_on_host(call, (dirfd, path)))
-                .flatten()
+            // A watch that begins meanwhile is seen here, or ends this itself.
+            shared.set_has_host_files(true);
+            if !may_be_shared(call) {
+                shared.set_has_host_files(false);
+            }
+            shared.share_on_host(call, (dirfd, path))
         } else if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {
@@ -143,14 +146,8 @@ impl InProcess {
         let Some(Some(shared)) = self.shared.get() else {
             return;
         };
-        if !shared.is_on_host() {
-            return;
-        }
-        self.share(call, (dirfd, path), true);
-        // A watch that begins meanwhile is seen here, or ends this itself.
-        shared.set_has_host_files(true);
-        if !may_be_shared(call) {
-            shared.set_has_host_files(false);
+        if shared.is_on_host() {
+            self.share(call, (dirfd, path));
         }
     }
 

@@ -6,7 +6,7 @@
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx
 # It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until it goes back only the program's buffer has changed, except by a write or an open. The only
-# other calls that it makes are newfstatat(2) into the frame and faccessat2(2). Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
+# other calls that it makes are newfstatat(2) into the frame and faccessat2(2), on paths of the host. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
 .set MAP_PREFIX, 4104
 .set MAP_NO_FILES, 4128
@@ -25,6 +25,8 @@
 .set DIRS_MAX, 12
 .set ENTRY_PATH, 248
 .set ON_HOST, -1             # in the place of the number of directories: the host is asked
+.set NAMED_IN, ENTRY_DIRS    # of a name that is missing there: device and inode number of its directory,
+.set NAME_AT, ENTRY_DIRS + 16 # and where the name's path begins behind the directory's
 .set HOST_PATHS, 8388608       # from an entry to its path on the host
 .set READABLE, 1
 .set CONTENT, 2                # the host's object is the file itself
@@ -54,7 +56,9 @@
 .set WROTE_FROM, HOW + 16      # the offset,
 .set RESULT, STAT              # and the result
 .set FOUND_SLOT, HOW + 8       # In that of a look at the host, which has a BASE, too: the slot
-.set FOUND_ID, HOW + 16        # and its id.
+.set FOUND_ID, HOW + 16        # and its id;
+.set FOUND_ENTRY, HOW + 8      # or, of a look for a missing name, the entry
+.set ENTRY_ID, HOW + 16        # and its id.
 .set OPEN_FLAGS, HOW + 8       # In that of an open, which has a BASE, too: the flags
 .set OPEN_PATH_END, STAT + 40  # the end of the path,
 .set OPEN_OBJECT, HOW + 8      # and, of an open that does not notify, the inode number of the object,
@@ -83,6 +87,21 @@
 	movabs $SPREAD,\reg
 	imul %rax,\reg
 	shr $INDEX_SHIFT,\reg
+.endm
+
+# The mode of an access in edx, and its flags in r10d. Goes to `slow` for those that are not answered here.
+.macro access_arguments
+	mov KIND(%rsp),%ecx
+	xor %r10d,%r10d
+	test $FLAGS_R10,%ecx
+	cmovnz R10(%rsp),%r10d
+	test $~AT_EACCESS,%r10d
+	jnz .Lstub_map_slow
+	mov RSI(%rsp),%edx
+	test $IN_RSI,%ecx
+	cmovnz RDX(%rsp),%edx
+	test $~R_OK,%edx
+	jnz .Lstub_map_slow
 .endm
 
 	.section .rodata.goanna_stub, "a", @progbits
@@ -251,15 +270,7 @@ goanna_map_start:
 	jmp .Lstub_map_done
 
 .Lstub_map_access:
-	test $FLAGS_R10,%ecx
-	jz 1f
-	test $~AT_EACCESS,%edx
-	jnz .Lstub_map_slow
-1:	mov RSI(%rsp),%edx
-	test $IN_RSI,%ecx
-	cmovnz RDX(%rsp),%edx
-	test $~R_OK,%edx
-	jnz .Lstub_map_slow
+	access_arguments
 	test %rax,%rax
 	jz .Lstub_map_absent
 	mov SLOT_STAT+ST_MODE(%rdi,%rsi),%ecx
@@ -275,6 +286,16 @@ goanna_map_start:
 	xor %eax,%eax
 	jmp .Lstub_map_done
 
+# Puts the struct stat of the host's path at rsi into the frame. The call ends at the label.
+.macro look_at label
+	mov $AT_FDCWD,%edi
+	lea STAT(%rsp),%rdx
+	mov $AT_SYMLINK_NOFOLLOW,%r10d
+	cookie \label
+	mov $SYS_newfstatat,%eax
+	syscall
+.endm
+
 # The path in the entry at rcx, with id r10, leads to what its slot has if the object on the host is as it was.
 .Lstub_map_on_host:
 	mov 40(%rcx),%rsi
@@ -282,16 +303,13 @@ goanna_map_start:
 	cmp %r10,(%rcx)
 	jne .Lstub_map_slow
 	mov %r9,BASE(%rsp)
+	test %rax,%rax
+	jz .Lstub_map_absent_on_host
 	mov %rsi,FOUND_SLOT(%rsp)
 	mov %rax,FOUND_ID(%rsp)
 	lea HOST_PATHS(%rcx),%rsi
 	mov %rsi,PATH(%rsp)
-	mov $AT_FDCWD,%edi
-	lea STAT(%rsp),%rdx
-	mov $AT_SYMLINK_NOFOLLOW,%r10d
-	cookie goanna_map_host_seen
-	mov $SYS_newfstatat,%eax
-	syscall
+	look_at goanna_map_host_seen
 goanna_map_host_seen:
 	mov BASE(%rsp),%r9
 	test %eax,%eax
@@ -311,23 +329,9 @@ goanna_map_host_seen:
 	testl $ACCESS,KIND(%rsp)
 	jz .Lstub_map_found
 # access(2) goes there by the real user, and so does this call: only success counts.
-	mov SLOT_STAT+ST_MODE(%rdi,%rsi),%ecx
-	and $S_IFMT,%ecx
-	cmp $S_IFLNK,%ecx
-	je .Lstub_map_slow
 	cmp %rax,(%rdi,%rsi)
 	jne .Lstub_map_slow
-	mov KIND(%rsp),%ecx
-	xor %r10d,%r10d
-	test $FLAGS_R10,%ecx
-	cmovnz R10(%rsp),%r10d
-	test $~AT_EACCESS,%r10d
-	jnz .Lstub_map_slow
-	mov RSI(%rsp),%edx
-	test $IN_RSI,%ecx
-	cmovnz RDX(%rsp),%edx
-	test $~R_OK,%edx
-	jnz .Lstub_map_slow
+	access_arguments
 	mov PATH(%rsp),%rsi
 	mov $AT_FDCWD,%edi
 	cookie goanna_map_host_allowed
@@ -338,6 +342,39 @@ goanna_map_host_allowed:
 	test %eax,%eax
 	jz .Lstub_map_done
 	jmp .Lstub_map_slow
+
+# It leads to nothing if its last name is still missing in the same directory.
+.Lstub_map_absent_on_host:
+	mov %rcx,FOUND_ENTRY(%rsp)
+	mov %r10,ENTRY_ID(%rsp)
+	lea HOST_PATHS(%rcx),%rsi
+	look_at goanna_map_host_directory_seen
+goanna_map_host_directory_seen:
+	mov BASE(%rsp),%r9
+	test %eax,%eax
+	jnz .Lstub_map_slow
+	mov FOUND_ENTRY(%rsp),%rcx
+	mov NAMED_IN(%rcx),%rax
+	cmp %rax,STAT(%rsp)
+	jne .Lstub_map_slow
+	mov NAMED_IN+8(%rcx),%rax
+	cmp %rax,STAT+ST_INO(%rsp)
+	jne .Lstub_map_slow
+	mov NAME_AT(%rcx),%rsi
+	lea HOST_PATHS(%rcx,%rsi),%rsi
+	look_at goanna_map_host_name_seen
+goanna_map_host_name_seen:
+	mov BASE(%rsp),%r9
+	cmp $-2,%eax            # ENOENT
+	jne .Lstub_map_slow
+	mov FOUND_ENTRY(%rsp),%rcx
+	mov ENTRY_ID(%rsp),%rax
+	cmp %rax,(%rcx)
+	jne .Lstub_map_slow
+	lea goanna_map_start(%rip),%rdi
+	mov $MAP_SLOTS,%esi
+	xor %eax,%eax
+	jmp .Lstub_map_found
 
 .Lstub_map_absent:
 	mov $-2,%rax            # ENOENT

@@ -32,8 +32,8 @@ use crate::memfile;
 pub const LEN: usize = HOST_PATHS_AT + ENTRIES * PATH_SIZE;
 /// Longest path that has an entry, bytes.
 pub const PATH_MAX: usize = PATH_SIZE - PATH_BYTES;
-/// Longest path on the host that an entry can have, bytes.
-pub const HOST_PATH_MAX: usize = PATH_SIZE - 1;
+/// Longest path on the host that an entry can have, or both of a missing name with the zero between them, bytes.
+const HOST_PATHS_MAX: usize = PATH_SIZE - 1;
 /// Most directories on the way of a path that has an entry.
 pub const DIRS_MAX: usize = 12;
 /// Size of a `struct stat`, bytes.
@@ -446,16 +446,46 @@ impl AttributeMap {
     /// `path` leads from `start` to `target`, from [`AttributeMap::put_with_host`], while the object at `host` is as it was then. `start` is any
     /// number from [`AttributeMap::new_id`] that stands for a directory. Paths that are too long get no entry.
     pub fn put_path_on_host(&self, start: u64, path: &[u8], host: &[u8], target: Slot) {
-        if host.len() > HOST_PATH_MAX || host.contains(&0) {
+        self.write_path_on_host(start, path, &[host], (target.offset, target.id), &[]);
+    }
+
+    /// `path` leads from `start` to nothing (ENOENT) while there is no `name` in the directory at `host`, and that is the one with this device and inode number. As
+    /// [`AttributeMap::put_path_on_host`].
+    pub fn put_missing_on_host(
+        &self,
+        start: u64,
+        path: &[u8],
+        (host, name): (&[u8], &[u8]),
+        (dev, ino): (u64, u64),
+    ) {
+        let whole = [host, name].join(&b'/');
+        let words = [dev, ino, host.len() as u64 + 1];
+        self.write_path_on_host(start, path, &[host, &whole], (SLOTS_AT as u64, 0), &words);
+    }
+
+    /// Writes the entry of a path that the host confirms, with these paths of the host, and `words` in the place of directories.
+    fn write_path_on_host(
+        &self,
+        start: u64,
+        path: &[u8],
+        host: &[&[u8]],
+        target: (u64, u64),
+        words: &[u64],
+    ) {
+        let host = host.join(&0);
+        let terminators = host.iter().filter(|&&byte| byte == 0).count();
+        if host.len() > HOST_PATHS_MAX || terminators != usize::from(!words.is_empty()) {
             return;
         }
         let mut terminated = [0; PATH_SIZE];
         let (text, _) = terminated.split_at_mut(host.len());
-        text.copy_from_slice(host);
-        let target = (target.offset, target.id);
+        text.copy_from_slice(&host);
         self.write_path(start, path, ON_HOST, target, |word| {
-            let words = terminated.as_chunks::<8>().0.iter();
-            for (bytes, offset) in words.zip((HOST_PATHS_AT - PATHS_AT..).step_by(8)) {
+            for (value, offset) in words.iter().zip((PATH_DIRS..).step_by(8)) {
+                word(offset, *value);
+            }
+            let texts = terminated.as_chunks::<8>().0.iter();
+            for (bytes, offset) in texts.zip((HOST_PATHS_AT - PATHS_AT..).step_by(8)) {
                 word(offset, u64::from_ne_bytes(*bytes));
             }
         });

@@ -152,7 +152,27 @@ fn paths_on_the_host_lead_to_a_slot_with_the_hosts_attributes() {
     )
     .unwrap();
     assert_eq!(&text, b"/host/f\0");
-    map.put_path_on_host(run, b"/m/long", &[b'a'; HOST_PATH_MAX + 1], again);
+    map.put_path_on_host(run, b"/m/long", &[b'a'; HOST_PATHS_MAX + 1], again);
+    assert_eq!(map.find(run, b"/m/long"), None);
+}
+
+#[test]
+fn a_name_that_is_missing_on_the_host_has_both_paths() {
+    let map = AttributeMap::new().unwrap();
+    map.set_closed(false);
+    let run = map.new_id();
+    map.put_missing_on_host(run, b"/m/none", (b"/host", b"none"), (1, 2));
+    assert_eq!(map.find(run, b"/m/none"), Some(None));
+    let mut at = paths_at(hash(run, b"/m/none"));
+    let at = at.find(|&at| map.word(at).load(Relaxed) != 0).unwrap();
+    let mut texts = [0; 24];
+    let from = at + HOST_PATHS_AT - PATHS_AT;
+    memfile::pread(map.file(), &mut texts, from as u64).unwrap();
+    assert_eq!(&texts[..17], b"/host\0/host/none\0");
+    let words = [0, 8, 16].map(|offset| map.word(at + PATH_DIRS + offset).load(Relaxed));
+    assert_eq!(words, [1, 2, 6]);
+    let long = [b'a'; HOST_PATHS_MAX / 2];
+    map.put_missing_on_host(run, b"/m/long", (&long, b"x"), (1, 2));
     assert_eq!(map.find(run, b"/m/long"), None);
 }
 
