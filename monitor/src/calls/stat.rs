@@ -98,7 +98,8 @@ fn sharing(
         Err(error) => *error == Errno::ENOENT,
     };
     if is_known {
-        call.monitor.in_process.share(call, (dirfd, path));
+        let exists = answer.is_ok();
+        call.monitor.in_process.share(call, (dirfd, path), exists);
     }
     answer
 }

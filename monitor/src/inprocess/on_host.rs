@@ -99,11 +99,10 @@ impl RunMap {
             }
             node = match fs.lookup(caller, &node, name) {
                 Ok(node) => node,
-                // Where the directory is the host's, its names are, too.
                 Err(error)
                     if error == Errno::ENOENT
                         && index + 1 == names.len()
-                        && fs.host_dir(&node).is_some() =>
+                        && self.has_host_names() =>
                 {
                     return on_host(&node).map(End::Missing);
                 }

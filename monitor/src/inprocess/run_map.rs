@@ -27,6 +27,8 @@ pub struct RunMap {
     pub(super) mount: Option<Arc<Mount>>,
     /// They are those of objects of the host. The map is the run's own one.
     is_on_host: bool,
+    /// Its directories are the host's, so a name that is missing there is missing here.
+    has_host_names: bool,
     /// `/NAME`, if the mount point is in the root directory.
     pub(super) prefix: Option<Vec<u8>>,
     hasher: RandomState,
@@ -57,6 +59,7 @@ impl RunMap {
             map,
             mount: mount.cloned(),
             is_on_host: is_on_host && mount.is_some(),
+            has_host_names: mount.is_some_and(|mount| has_host_names(mount)),
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),
             hasher: RandomState::new(),
             asked: (0..REMEMBERED).map(|_| AtomicU32::new(0)).collect(),
@@ -72,6 +75,11 @@ impl RunMap {
     /// Whether the host is asked whether attributes are as they were.
     pub(super) fn is_on_host(&self) -> bool {
         self.is_on_host
+    }
+
+    /// Whether the map can have names that are missing on the host.
+    pub(super) fn has_host_names(&self) -> bool {
+        self.has_host_names
     }
 
     /// Closes a map of attributes of the host's objects while something is mounted in a mount. A store closes its map itself.
@@ -151,4 +159,8 @@ impl RunMap {
 /// What the file system of `mount` shares, if it shares attributes.
 pub(super) fn attributes(mount: &Mount) -> Option<&dyn SharedAttributes> {
     mount.fs.shared_attributes()
+}
+
+fn has_host_names(mount: &Mount) -> bool {
+    mount.fs.host_dir(&mount.fs.root()).is_some()
 }

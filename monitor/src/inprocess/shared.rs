@@ -118,8 +118,8 @@ fn reader() -> Caller {
 
 impl InProcess {
     /// A call that asks for attributes has come to the monitor: the next ones of the process may be answered from the map. An empty path is
-    /// `dirfd` itself.
-    pub fn share(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) {
+    /// `dirfd` itself. `exists`: the path led to an object.
+    pub fn share(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8]), exists: bool) {
         let Some(Some(shared)) = self.shared.get() else {
             return;
         };
@@ -133,7 +133,10 @@ impl InProcess {
             if !may_be_shared(call) {
                 shared.set_has_host_files(false);
             }
-            shared.share_on_host(call, (dirfd, path))
+            let may_have = exists || shared.has_host_names();
+            may_have
+                .then(|| shared.share_on_host(call, (dirfd, path)))
+                .flatten()
         } else if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {
@@ -147,7 +150,7 @@ impl InProcess {
             return;
         };
         if shared.is_on_host() {
-            self.share(call, (dirfd, path));
+            self.share(call, (dirfd, path), true);
         }
     }
 

@@ -236,12 +236,13 @@ pub trait FileSystem: Send + Sync + 'static {
         None
     }
     /// A descriptor (`O_PATH`) of the regular host file that the inode is, where opens answer [`Native::All`] and the back end enforces permissions itself: a program
-    /// may open that file with its own permissions then.
+    /// may open that file with its own permissions then, also by the path of [`FileSystem::on_host`] (docs/decisions/0133).
     fn host_file<'n>(&self, node: &'n Node) -> Option<BorrowedFd<'n>> {
         None
     }
     /// A descriptor (`O_PATH`) of the host directory that `dir` is, where a file that a program creates there, with its own permissions, is the file that
-    /// [`FileSystem::create`] would create: under the same name, and opened as [`Native::All`].
+    /// [`FileSystem::create`] would create: under the same name, and opened as [`Native::All`]. A name that is missing there is missing in `dir`. All directories
+    /// of a file system have one, or none has.
     fn host_dir<'n>(&self, dir: &'n Node) -> Option<BorrowedFd<'n>> {
         None
     }

@@ -162,7 +162,7 @@ impl Request {
             }
             if self.is_plain() && *why == Errno::ENOENT {
                 let named = (self.dirfd, &*self.path);
-                call.monitor.in_process.share(call, named);
+                call.monitor.in_process.share(call, named, false);
             }
         }
         answer
