@@ -78,11 +78,8 @@ impl RunMap {
         attr.dev = call.mounts.device(mount, attr.dev);
         let is_root = !start.is_relative && names.is_empty();
         let host = found.attr.to_stat();
-        let has_content = mount.fs.host_file(&node).is_some();
         let attr = attr.to_shared(is_root);
-        let slot = self
-            .map()
-            .put_with_host(node.ino(), &attr, &host, has_content);
+        let slot = self.map().put_with_host(node.ino(), &attr, &host);
         let host = found.path.as_os_str().as_encoded_bytes();
         self.map().put_path_on_host(from()?, path, host, slot);
         Some(())
@@ -102,7 +99,7 @@ impl RunMap {
                 Err(error)
                     if error == Errno::ENOENT
                         && index + 1 == names.len()
-                        && self.has_host_names() =>
+                        && self.has_host_files() =>
                 {
                     return on_host(&node).map(End::Missing);
                 }

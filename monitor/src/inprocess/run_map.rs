@@ -27,8 +27,8 @@ pub struct RunMap {
     pub(super) mount: Option<Arc<Mount>>,
     /// They are those of objects of the host. The map is the run's own one.
     is_on_host: bool,
-    /// Its directories are the host's, so a name that is missing there is missing here.
-    has_host_names: bool,
+    /// Its files and directories are those of the host: what a path of the host leads to, or that it leads to nothing, is so here.
+    has_host_files: bool,
     /// `/NAME`, if the mount point is in the root directory.
     pub(super) prefix: Option<Vec<u8>>,
     hasher: RandomState,
@@ -59,7 +59,7 @@ impl RunMap {
             map,
             mount: mount.cloned(),
             is_on_host: is_on_host && mount.is_some(),
-            has_host_names: mount.is_some_and(|mount| has_host_names(mount)),
+            has_host_files: mount.is_some_and(has_host_files),
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),
             hasher: RandomState::new(),
             asked: (0..REMEMBERED).map(|_| AtomicU32::new(0)).collect(),
@@ -77,9 +77,9 @@ impl RunMap {
         self.is_on_host
     }
 
-    /// Whether the map can have names that are missing on the host.
-    pub(super) fn has_host_names(&self) -> bool {
-        self.has_host_names
+    /// Whether the mount's files and directories are those of the host.
+    pub(super) fn has_host_files(&self) -> bool {
+        self.has_host_files
     }
 
     /// Closes a map of attributes of the host's objects while something is mounted in a mount. A store closes its map itself.
@@ -90,9 +90,9 @@ impl RunMap {
     }
 
     /// Whether processes may open the host's files themselves. Those of a store are shared one by one.
-    pub(super) fn set_has_host_files(&self, has_files: bool) {
-        if self.is_on_host {
-            self.map.set_has_files(has_files);
+    pub(super) fn set_may_open_files(&self, may_open: bool) {
+        if self.is_on_host && self.has_host_files {
+            self.map.set_has_files(may_open);
         }
     }
 
@@ -161,6 +161,6 @@ pub(super) fn attributes(mount: &Mount) -> Option<&dyn SharedAttributes> {
     mount.fs.shared_attributes()
 }
 
-fn has_host_names(mount: &Mount) -> bool {
+fn has_host_files(mount: &Arc<Mount>) -> bool {
     mount.fs.host_dir(&mount.fs.root()).is_some()
 }

@@ -128,12 +128,14 @@ impl InProcess {
         }
         // What is not shared notifies.
         let _ = if shared.is_on_host() {
-            // A watch that begins meanwhile is seen here, or ends this itself.
-            shared.set_has_host_files(true);
-            if !may_be_shared(call) {
-                shared.set_has_host_files(false);
+            if may_be_shared(call) {
+                shared.set_may_open_files(true);
+                // A watch that began meanwhile is seen here, or ends this itself.
+                if !may_be_shared(call) {
+                    shared.set_may_open_files(false);
+                }
             }
-            let may_have = exists || shared.has_host_names();
+            let may_have = exists || shared.has_host_files();
             may_have
                 .then(|| shared.share_on_host(call, (dirfd, path)))
                 .flatten()
@@ -212,7 +214,7 @@ impl InProcess {
     /// From now on processes open no files themselves, until that is wanted again.
     pub fn unshare_files(&self) {
         if let Some(Some(shared)) = self.shared.get() {
-            shared.set_has_host_files(false);
+            shared.set_may_open_files(false);
             self.shared_files.end_all(shared);
         }
     }

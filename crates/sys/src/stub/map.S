@@ -29,7 +29,6 @@
 .set NAME_AT, ENTRY_DIRS + 16 # and where the name's path begins behind the directory's
 .set HOST_PATHS, 8388608       # from an entry to its path on the host
 .set READABLE, 1
-.set CONTENT, 2                # the host's object is the file itself
 .set NUMBER_SHIFT, 32          # of the descriptor in the word of READABLE
 .set SPREAD, 0x9e3779b97f4a7c15
 .set INDEX_SHIFT, 50           # leaves the bits of an index into a table
@@ -583,8 +582,6 @@ goanna_map_open_started:
 	jne .Lstub_map_ask
 	mov FOUND_ID(%rsp),%rax
 	sub $SLOT_HOST,%rdi
-	testb $CONTENT,8(%rdi)
-	jz .Lstub_map_ask
 	cmp %rax,(%rdi)
 	jne .Lstub_map_ask
 	mov %rcx,OPEN_OBJECT(%rsp)

@@ -75,8 +75,6 @@ const WAYS: usize = 4;
 /// 2^64 divided by the golden ratio: neighbouring keys get distant indices.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const READABLE: u64 = 1;
-/// The host's object behind the attributes is the file itself, which processes may open for reading.
-const CONTENT: u64 = 2;
 const NUMBER_SHIFT: u32 = 32;
 const _: () = assert!(PREFIX_AT == 4104 && NO_FILES_AT == 4128 && NO_FILES_AT < OBJECTS_AT);
 const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
@@ -170,7 +168,7 @@ impl AttributeMap {
         self.word(CLOSED_AT).store(closed.into(), SeqCst);
     }
 
-    /// Whether opens look into the map.
+    /// Whether opens look into the map: for files with a descriptor, and for those that the host confirms, which are the host's own ones then.
     pub fn set_has_files(&self, has_files: bool) {
         self.word(NO_FILES_AT).store((!has_files).into(), SeqCst);
     }
@@ -228,23 +226,11 @@ impl AttributeMap {
     /// changing meanwhile.
     pub fn put(&self, ino: u64, attributes: &Attributes, readable: bool) -> Slot {
         let _alone = self.writer.lock();
-        self.put_alone(
-            ino,
-            attributes,
-            if readable { READABLE } else { 0 },
-            &[0; STAT_SIZE],
-        )
+        self.put_alone(ino, attributes, readable, &[0; STAT_SIZE])
     }
 
-    /// Puts the attributes of inode `ino` into its slot, which follow from `host`, the `struct stat` of an object of the host. `has_content`: that object is the
-    /// file itself, so processes may open it for reading.
-    pub fn put_with_host(
-        &self,
-        ino: u64,
-        attributes: &Attributes,
-        host: &[u8; STAT_SIZE],
-        has_content: bool,
-    ) -> Slot {
+    /// Puts the attributes of inode `ino` into its slot, which follow from `host`, the `struct stat` of an object of the host.
+    pub fn put_with_host(&self, ino: u64, attributes: &Attributes, host: &[u8; STAT_SIZE]) -> Slot {
         let _alone = self.writer.lock();
         // Other paths to the same inode keep their target.
         let known = self.slot_with(ino).filter(|at| {
@@ -266,7 +252,7 @@ impl AttributeMap {
                 offset: at as u64,
                 id,
             },
-            _ => self.put_alone(ino, attributes, if has_content { CONTENT } else { 0 }, host),
+            _ => self.put_alone(ino, attributes, false, host),
         }
     }
 
@@ -275,14 +261,14 @@ impl AttributeMap {
         &self,
         ino: u64,
         attributes: &Attributes,
-        rights: u64,
+        readable: bool,
         host: &[u8; STAT_SIZE],
     ) -> Slot {
         let id = self.new_id();
         let at = self.slot_for(ino, id);
         let had_descriptor = self.shares_any(at);
         self.write_alone(at, id, |word| {
-            word(8, rights);
+            word(8, if readable { READABLE } else { 0 });
             word(SLOT_RUN, 0);
             word(SLOT_OBJECT, 0);
             let stat = attributes.stat.as_chunks::<8>().0;
