@@ -2,9 +2,8 @@
 
 use goanna_tests::{Backend, Intercept, Place, User, finish, may_become_another_user};
 
-#[test]
-fn an_open_finds_what_others_have_put_there() {
-    const PROGRAM: &str = "
+/// Its argument is the host's path of its working directory.
+const PROGRAM: &str = "
 import ctypes, errno, os, struct, sys
 host, = sys.argv[1:]
 def content(path, flags=os.O_RDONLY):
@@ -105,6 +104,9 @@ if os.getuid() != 0:
     os.chmod(os.path.join(host, 'd'), 0o700)
 print('seen')
 ";
+
+#[test]
+fn an_open_finds_what_others_have_put_there() {
     let mut users = vec![User::Own];
     if may_become_another_user() {
         users.push(User::Nobody);

@@ -25,10 +25,11 @@ enum Absent {
 }
 
 /// Where a path leads.
-enum End {
-    Object(Node, OnHost),
-    /// To no object of the host: the last name is missing in this directory.
-    Missing(OnHost),
+struct Found {
+    /// `None` if the last name is missing in its directory.
+    node: Option<Node>,
+    /// The object of the host, or that directory.
+    on_host: OnHost,
 }
 
 impl RunMap {
@@ -52,56 +53,56 @@ impl RunMap {
         if matches!(before, Err(Absent::Always)) {
             self.refuse(asked_from, path);
         }
-        let from = || {
-            if !start.is_relative {
-                return Some(self.run());
-            }
-            let (_, directory) = call.start_identity(dirfd).ok()?;
-            Some(self.map().start_on_host(self.run(), directory))
-        };
-        let (node, before) = match before.ok()? {
-            End::Object(node, before) => (node, before),
-            End::Missing(OnHost { path: dir, attr }) => {
-                let missing = (dir.as_os_str().as_encoded_bytes(), *names.last()?);
-                self.map()
-                    .put_missing_on_host(from()?, path, missing, (attr.dev, attr.ino));
-                return Some(());
-            }
-        };
+        let Found { node, on_host } = before.ok()?;
         let mount = self.mount.as_ref()?;
-        let mut attr = mount.fs.getattr(&caller, &node).ok()?;
-        // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
-        let found = match self.find_on_host(&caller, &start.node, &names).ok()? {
-            End::Object(_, found) if found == before => found,
-            _ => return None,
+        let attr = match &node {
+            Some(node) => Some(mount.fs.getattr(&caller, node).ok()?),
+            None => None,
         };
-        attr.dev = call.mounts.device(mount, attr.dev);
-        let is_root = !start.is_relative && names.is_empty();
-        let host = found.attr.to_stat();
-        let attr = attr.to_shared(is_root);
-        let slot = self.map().put_with_host(node.ino(), &attr, &host);
-        let host = found.path.as_os_str().as_encoded_bytes();
-        self.map().put_path_on_host(from()?, path, host, slot);
+        // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
+        let after = self.find_on_host(&caller, &start.node, &names).ok()?;
+        if after.node.is_some() != node.is_some() || after.on_host != on_host {
+            return None;
+        }
+        let from = if start.is_relative {
+            let (_, directory) = call.start_identity(dirfd).ok()?;
+            self.map().start_on_host(self.run(), directory)
+        } else {
+            self.run()
+        };
+        let host = on_host.path.as_os_str().as_encoded_bytes();
+        if let (Some(node), Some(mut attr)) = (node, attr) {
+            attr.dev = call.mounts.device(mount, attr.dev);
+            let is_root = !start.is_relative && names.is_empty();
+            let (attr, confirmed) = (attr.to_shared(is_root), on_host.attr.to_stat());
+            let slot = self.map().put_with_host(node.ino(), &attr, &confirmed);
+            self.map().put_path_on_host(from, path, host, slot);
+        } else {
+            let name = names.last()?;
+            let directory = (on_host.attr.dev, on_host.attr.ino);
+            self.map()
+                .put_missing_on_host(from, path, (host, name), directory);
+        }
         Some(())
     }
 
     /// What the names lead to from `dir`, which is no symbolic link, by none.
-    fn find_on_host(&self, caller: &Caller, dir: &Node, names: &[&[u8]]) -> Result<End, Absent> {
+    fn find_on_host(&self, caller: &Caller, dir: &Node, names: &[&[u8]]) -> Result<Found, Absent> {
         let fs = &self.mount.as_ref().ok_or(Absent::Always)?.fs;
-        let on_host = |node: &Node| fs.on_host(node).ok_or(Absent::Now);
+        let found = |node: Option<Node>, at: &Node| {
+            let on_host = fs.on_host(at).ok_or(Absent::Now)?;
+            Ok(Found { node, on_host })
+        };
         let mut node = dir.clone();
         for (index, name) in names.iter().enumerate() {
             if node.kind() == FileKind::Symlink {
                 return Err(Absent::Always);
             }
+            let is_last = index + 1 == names.len();
             node = match fs.lookup(caller, &node, name) {
                 Ok(node) => node,
-                Err(error)
-                    if error == Errno::ENOENT
-                        && index + 1 == names.len()
-                        && self.has_host_files() =>
-                {
-                    return on_host(&node).map(End::Missing);
+                Err(error) if error == Errno::ENOENT && is_last && self.has_host_files() => {
+                    return found(None, &node);
                 }
                 Err(_) => return Err(Absent::Now),
             };
@@ -110,7 +111,6 @@ impl RunMap {
         if node.kind() == FileKind::Symlink {
             return Err(Absent::Always);
         }
-        let found = on_host(&node)?;
-        Ok(End::Object(node, found))
+        found(Some(node.clone()), &node)
     }
 }

@@ -16,6 +16,7 @@ global_asm!(
     include_str!("frame.S"),
     include_str!("stub.S"),
     include_str!("map.S"),
+    include_str!("opens.S"),
     options(att_syntax)
 );
 
@@ -336,7 +337,8 @@ mod tests {
     const ASSEMBLY: &str = concat!(
         include_str!("frame.S"),
         include_str!("stub.S"),
-        include_str!("map.S")
+        include_str!("map.S"),
+        include_str!("opens.S")
     );
 
     #[test]

@@ -1,4 +1,4 @@
-//! Answers to opens from the code of the map (`map.S`, docs/decisions/0122).
+//! Answers to opens from the code of the map (`opens.S`, docs/decisions/0122).
 //!
 //! The answer may be the number of a descriptor of the monitor, with the flags for opening it. The thread then opens `/proc/PID/fd/N` itself, where PID is the
 //! monitor's process ID: the kernel does what it would do for the monitor, but the monitor need not wait until the thread has woken. Or the descriptor is of a

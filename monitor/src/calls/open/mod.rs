@@ -168,7 +168,7 @@ impl Request {
         answer
     }
 
-    /// Whether it is an open for reading that processes can perform themselves (`map.S`).
+    /// Whether it is an open for reading that processes can perform themselves (`opens.S`).
     fn is_plain(&self) -> bool {
         const PLAIN: i32 = libc::O_CLOEXEC
             | libc::O_NOCTTY

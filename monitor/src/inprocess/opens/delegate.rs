@@ -1,6 +1,6 @@
 //! Leaves the last part of an open to the thread itself ([ADR 0122](../../../../docs/decisions/0122-delegated-opens.md)).
 //!
-//! An open that comes from the code of the map (`map.S`) may be answered with the number of a descriptor of the monitor. The thread opens that by its path in
+//! An open that comes from the code of the map (`opens.S`) may be answered with the number of a descriptor of the monitor. The thread opens that by its path in
 //! `/proc`, and the monitor need not wait until the thread has woken. `opens` keeps the object meanwhile.
 
 use std::os::fd::{AsRawFd, RawFd};
