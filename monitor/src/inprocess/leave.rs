@@ -117,7 +117,8 @@ fn leave_shared(
         let identity = procfs::fd_identity(tid, *fd);
         identity.is_ok_and(|(_, ino)| object == Ok(ino))
     };
-    let opened = fd.filter(is_object);
+    // Whatever was at a path of the host is the answer.
+    let opened = fd.filter(|fd| object == Ok(0) || is_object(fd));
     frame.put_back(regs, true);
     // A file of the host may have a lease.
     let is_wait = regs.orig_rax != NO_CALL && is_restart(regs.rax.cast_signed());

@@ -229,7 +229,7 @@ pub mod frame {
     pub const RESULT: u64 = 96;
     /// The inode number of the object that is written to.
     pub const OBJECT: u64 = 104;
-    /// The inode number of the object of a shared file that is opened.
+    /// The inode number of the object of a shared file that is opened, or zero where it is a file of the host.
     pub const OPENED: u64 = 80;
 }
 

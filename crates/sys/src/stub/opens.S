@@ -1,7 +1,7 @@
 # The part of the map's code that opens files (opens.rs). It follows the code of map.S, in the same section.
 .set OPEN_FLAGS, HOW + 8       # In that of an open, which has a BASE, too: the flags
 .set OPEN_PATH_END, STAT + 40  # the end of the path,
-.set OPEN_OBJECT, HOW + 8      # and, of an open that does not notify, the inode number of the object,
+.set OPEN_OBJECT, HOW + 8      # and, of an open that does not notify, the inode number of the object, or 0 for a regular file of the host,
 .set OPEN_SLOT, STAT + 56      # the address of the slot,
 .set OPEN_ID, STAT + 64        # and its id.
 .set OWN, 62                   # bits of the monitor's answer to an open (opens.rs)
@@ -12,7 +12,7 @@
 .set FRAME_END, STAT + STAT_SIZE
 .set O_PLAIN, 0xa8900          # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_NOFOLLOW, O_CLOEXEC
 .set O_NOFOLLOW, 0x20000
-.set O_NONBLOCK, 0x800
+.set EAGAIN, 11
 .set SYS_close, 3
 
 	.section .rodata.goanna_stub, "a", @progbits
@@ -87,16 +87,14 @@ goanna_map_open_started:
 	mov $1,%r10d
 	jmp .Lstub_map_started
 
-# At rdi is the struct stat of the host's file from before, and in the frame that of now. The file is opened if it is the same one, whatever its other attributes are. What
-# has been opened is compared with it, too.
+# At rdi is the struct stat of the host's file from before, and in the frame that of now. The file is opened if it is the same one, whatever its other attributes are. If
+# another regular file is there by then, that is the answer.
 .Lstub_map_open_on_host:
-	testl $O_NONBLOCK,RDX(%rsp)     # fails while a lease is broken; asking then would succeed
-	jnz .Lstub_map_ask
 	mov (%rdi),%rax
 	cmp %rax,STAT(%rsp)
 	jne .Lstub_map_ask
-	mov 8(%rdi),%rcx
-	cmp %rcx,STAT+ST_INO(%rsp)
+	mov 8(%rdi),%rax
+	cmp %rax,STAT+ST_INO(%rsp)
 	jne .Lstub_map_ask
 	mov STAT+ST_MODE(%rsp),%eax
 	and $S_IFMT,%eax
@@ -106,7 +104,7 @@ goanna_map_open_started:
 	sub $SLOT_HOST,%rdi
 	cmp %rax,(%rdi)
 	jne .Lstub_map_ask
-	mov %rcx,OPEN_OBJECT(%rsp)
+	movq $0,OPEN_OBJECT(%rsp)
 	mov %rdi,OPEN_SLOT(%rsp)
 	movq $-1,OPEN_ID(%rsp)          # no slot has it
 	mov PATH(%rsp),%rsi
@@ -159,14 +157,22 @@ goanna_map_open_unshared:
 	syscall
 goanna_map_open_compared:
 	mov STAT+ST_INO(%rsp),%rcx
+	mov STAT+ST_MODE(%rsp),%edx
 	mov %edi,%eax
-	cmp %rcx,OPEN_OBJECT(%rsp)
+	cmpq $0,OPEN_OBJECT(%rsp)
+	jne 1f
+	and $S_IFMT,%edx
+	cmp $S_IFREG,%edx
+	je 4b
+1:	cmp %rcx,OPEN_OBJECT(%rsp)
 	je 4b
 	mov $SYS_close,%eax
 	syscall
 goanna_map_open_closed:
 	jmp .Lstub_map_ask
-2:	cmpq $0,OPEN_ID(%rsp)
+2:	cmp $-EAGAIN,%rax        # with O_NONBLOCK, of a file with a lease; the next open might succeed
+	je 4b
+	cmpq $0,OPEN_ID(%rsp)
 	jne .Lstub_map_ask
 	cmp $-2,%rax            # ENOENT, and not EMFILE
 	jne .Lstub_map_ask

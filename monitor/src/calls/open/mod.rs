@@ -446,12 +446,17 @@ impl Request {
             return Ok(None);
         };
         ops::may_open(caller, place, flags)?;
+        self.share_host_file(call);
+        let node = place.node.clone();
+        Ok(Some(Answer::OpenItself { node, value }))
+    }
+
+    /// The next opens of a host file are perhaps made without a notification.
+    fn share_host_file(&self, call: &Call<'_>) {
         if self.is_plain() {
             let from = (self.dirfd, &*self.path);
             call.monitor.in_process.share_host_file(call, from);
         }
-        let node = place.node.clone();
-        Ok(Some(Answer::OpenItself { node, value }))
     }
 
     /// Leaves the creation of file `name` in a host directory to the thread where it can do that.
@@ -487,6 +492,9 @@ impl Request {
     ) -> Result<Answer> {
         let writes = self.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let writes_host_file = writes && matches!(opened.native, Native::All);
+        if let Native::All = opened.native {
+            self.share_host_file(call);
+        }
         if let Native::Reads { handle } = opened.native {
             call.monitor
                 .shadows
