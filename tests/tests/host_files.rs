@@ -78,7 +78,7 @@ for round in range(10):
         os.unlink('d')
         missing(path)
         os.rename('e', 'd')
-# Who watches sees each open and each close once.
+# A watch reports each open and each close once.
 libc = ctypes.CDLL(None)
 IN_CLOSE_NOWRITE, IN_OPEN = 0x10, 0x20
 often('d/f', 'last')

@@ -62,7 +62,17 @@ fn leave_map(
         let is_refused = is_refused && offset == open.shared;
         let fd = i32::try_from(opened.cast_signed()).ok();
         let fd = fd.filter(|fd| *fd >= 0 && !is_refused);
-        return Some(leave_shared(tid, &frame, (base, site), fd, regs));
+        // The stub makes the same comparison.
+        let kept = |at: u64| word(tid, regs.rsp.wrapping_add(at));
+        let by = kept(frame::OPENED_BY).and_then(|by| word(tid, by));
+        let is_confirmed = offset < open.unshared && by.is_ok() && by == kept(frame::OPENED_BY + 8);
+        return Some(leave_shared(
+            tid,
+            &frame,
+            (base, site),
+            (fd, is_confirmed),
+            regs,
+        ));
     }
     if (open.asked..open.end).contains(&offset) {
         return Some(leave_open(
@@ -109,7 +119,7 @@ fn leave_shared(
     tid: i32,
     frame: &Frame,
     (base, site): (u64, Site),
-    fd: Option<i32>,
+    (fd, is_confirmed): (Option<i32>, bool),
     regs: &mut Registers,
 ) -> StubPosition {
     let object = word(tid, regs.rsp.wrapping_add(frame::OPENED));
@@ -117,8 +127,7 @@ fn leave_shared(
         let identity = procfs::fd_identity(tid, *fd);
         identity.is_ok_and(|(_, ino)| object == Ok(ino))
     };
-    // Whatever was at a path of the host is the answer.
-    let opened = fd.filter(|fd| object == Ok(0) || is_object(fd));
+    let opened = fd.filter(|fd| is_confirmed || object == Ok(0) || is_object(fd));
     frame.put_back(regs, true);
     // A file of the host may have a lease.
     let is_wait = regs.orig_rax != NO_CALL && is_restart(regs.rax.cast_signed());

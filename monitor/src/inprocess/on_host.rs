@@ -55,10 +55,8 @@ impl RunMap {
         }
         let Found { node, on_host } = before.ok()?;
         let mount = self.mount.as_ref()?;
-        let attr = match &node {
-            Some(node) => Some(mount.fs.getattr(&caller, node).ok()?),
-            None => None,
-        };
+        let attr = node.as_ref().map(|node| mount.fs.getattr(&caller, node));
+        let attr = attr.transpose().ok()?;
         // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
         let after = self.find_on_host(&caller, &start.node, &names).ok()?;
         if after.node.is_some() != node.is_some() || after.on_host != on_host {

@@ -58,6 +58,8 @@
 .set FOUND_ID, HOW + 16        # and its id;
 .set FOUND_ENTRY, HOW + 8      # or, of a look for a missing name, the entry
 .set ENTRY_ID, HOW + 16        # and its id.
+.set HELD_ENTRY, STAT + 56     # For a second call: the entry whose path that has,
+.set HELD_ID, STAT + 64        # and its id.
 .set SYS_faccessat2, 439
 
 # The cookie of the call that ends at the label, for the filter; r9 is the address of `.Lstub_slow`.
@@ -270,14 +272,34 @@ goanna_map_start:
 	xor %eax,%eax
 	jmp .Lstub_map_done
 
-# Puts the struct stat of the host's path at rsi into the frame. The call ends at the label.
-.macro look_at label
+# Puts the struct stat of the host's path at rsi into the frame.
+.macro look_at_host
 	mov $AT_FDCWD,%edi
 	lea STAT(%rsp),%rdx
 	mov $AT_SYMLINK_NOFOLLOW,%r10d
-	cookie \label
+	cookie 68f
 	mov $SYS_newfstatat,%eax
 	syscall
+68:	mov BASE(%rsp),%r9
+.endm
+
+# For another call on the host's path of an entry that leads to the slot that was found: while the entry has the id HELD_ID, the path is that. The entry is in rcx.
+.macro hold_entry
+	mov PATH(%rsp),%rcx
+	sub $HOST_PATHS,%rcx
+	mov (%rcx),%rdx
+	test %rdx,%rdx
+	jz .Lstub_map_slow
+	mov FOUND_SLOT(%rsp),%rax
+	cmp %rax,40(%rcx)
+	jne .Lstub_map_slow
+	mov FOUND_ID(%rsp),%rax
+	cmp %rax,48(%rcx)
+	jne .Lstub_map_slow
+	cmp %rdx,(%rcx)
+	jne .Lstub_map_slow
+	mov %rcx,HELD_ENTRY(%rsp)
+	mov %rdx,HELD_ID(%rsp)
 .endm
 
 # The path in the entry at rcx, with id r10, leads to what its slot has if the object on the host is as it was.
@@ -293,9 +315,7 @@ goanna_map_start:
 	mov %rax,FOUND_ID(%rsp)
 	lea HOST_PATHS(%rcx),%rsi
 	mov %rsi,PATH(%rsp)
-	look_at goanna_map_host_seen
-goanna_map_host_seen:
-	mov BASE(%rsp),%r9
+	look_at_host
 	test %eax,%eax
 	jnz .Lstub_map_slow
 	lea goanna_map_start(%rip),%rdx
@@ -315,6 +335,7 @@ goanna_map_host_seen:
 # access(2) goes there by the real user, and so does this call: only success counts.
 	cmp %rax,(%rdi,%rsi)
 	jne .Lstub_map_slow
+	hold_entry
 	access_arguments
 	mov PATH(%rsp),%rsi
 	mov $AT_FDCWD,%edi
@@ -324,7 +345,11 @@ goanna_map_host_seen:
 goanna_map_host_allowed:
 	mov BASE(%rsp),%r9
 	test %eax,%eax
-	jz .Lstub_map_done
+	jnz .Lstub_map_slow
+	mov HELD_ENTRY(%rsp),%rcx
+	mov HELD_ID(%rsp),%rdx
+	cmp %rdx,(%rcx)
+	je .Lstub_map_done
 	jmp .Lstub_map_slow
 
 # It leads to nothing if its last name is still missing in the same directory.
@@ -332,9 +357,7 @@ goanna_map_host_allowed:
 	mov %rcx,FOUND_ENTRY(%rsp)
 	mov %r10,ENTRY_ID(%rsp)
 	lea HOST_PATHS(%rcx),%rsi
-	look_at goanna_map_host_directory_seen
-goanna_map_host_directory_seen:
-	mov BASE(%rsp),%r9
+	look_at_host
 	test %eax,%eax
 	jnz .Lstub_map_slow
 	mov FOUND_ENTRY(%rsp),%rcx
@@ -346,9 +369,7 @@ goanna_map_host_directory_seen:
 	jne .Lstub_map_slow
 	mov NAME_AT(%rcx),%rsi
 	lea HOST_PATHS(%rcx,%rsi),%rsi
-	look_at goanna_map_host_name_seen
-goanna_map_host_name_seen:
-	mov BASE(%rsp),%r9
+	look_at_host
 	cmp $-2,%eax            # ENOENT
 	jne .Lstub_map_slow
 	mov FOUND_ENTRY(%rsp),%rcx

@@ -229,8 +229,10 @@ pub mod frame {
     pub const RESULT: u64 = 96;
     /// The inode number of the object that is written to.
     pub const OBJECT: u64 = 104;
-    /// The inode number of the object of a shared file that is opened, or zero where it is a file of the host.
+    /// The inode number of the object of a shared file that is opened, or zero for any regular file.
     pub const OPENED: u64 = 80;
+    /// The address of the slot or the entry by which a file is opened, until that is compared with the id behind it in the frame.
+    pub const OPENED_BY: u64 = 152;
 }
 
 /// The bytes from `start` to `end`.

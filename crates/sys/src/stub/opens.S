@@ -1,9 +1,9 @@
 # The part of the map's code that opens files (opens.rs). It follows the code of map.S, in the same section.
 .set OPEN_FLAGS, HOW + 8       # In that of an open, which has a BASE, too: the flags
 .set OPEN_PATH_END, STAT + 40  # the end of the path,
-.set OPEN_OBJECT, HOW + 8      # and, of an open that does not notify, the inode number of the object, or 0 for a regular file of the host,
-.set OPEN_SLOT, STAT + 56      # the address of the slot,
-.set OPEN_ID, STAT + 64        # and its id.
+.set OPEN_OBJECT, HOW + 8      # and, of an open that does not notify, the inode number of the object, or 0 for any regular file,
+.set OPEN_SLOT, HELD_ENTRY     # the address of the slot, or of the entry with a path of the host,
+.set OPEN_ID, HELD_ID          # and its id.
 .set OWN, 62                   # bits of the monitor's answer to an open (opens.rs)
 .set AT_SITE, 61
 .set OWN_FLAGS, 0x1fffffff
@@ -104,9 +104,9 @@ goanna_map_open_started:
 	sub $SLOT_HOST,%rdi
 	cmp %rax,(%rdi)
 	jne .Lstub_map_ask
-	movq $0,OPEN_OBJECT(%rsp)
-	mov %rdi,OPEN_SLOT(%rsp)
-	movq $-1,OPEN_ID(%rsp)          # no slot has it
+	mov STAT+ST_INO(%rsp),%rsi
+	hold_entry
+	mov %rsi,OPEN_OBJECT(%rsp)
 	mov PATH(%rsp),%rsi
 	mov RDX(%rsp),%r11
 	or $O_NOFOLLOW,%r11d
@@ -145,6 +145,12 @@ goanna_map_open_shared:
 	mov %eax,%edi
 	cmp %rdx,(%rcx)
 	jne goanna_map_open_unshared
+# What has been at a path of the host is the answer, if it is a regular file.
+	lea MAP_PATHS + goanna_map_start(%rip),%rdx
+	cmp %rdx,%rcx
+	jb 4f
+	movq $0,OPEN_OBJECT(%rsp)
+	jmp goanna_map_open_unshared
 4:	mov BASE(%rsp),%r9
 	add $(.Lstub_done - .Lstub_slow),%r9
 	jmp *%r9
