@@ -58,6 +58,41 @@ fn one_truncates_what_the_other_writes() {
     second.close(theirs);
 }
 
+/// A block is stored as a whole, so the first run has to know what the second one has written to it.
+#[test]
+fn both_write_to_one_block() {
+    let place = Place::usual();
+    let (first, second) = (place.mount(), place.mount());
+    first.put(b"f", &[b'.'; 60]);
+    let [mine, theirs] = [&first, &second].map(|run| run.open(b"f", libc::O_RDWR).unwrap());
+    first.write(&mine, 0, b"mine").unwrap();
+    second.write(&theirs, 20, b"theirs").unwrap();
+    first.write(&mine, 40, b"mine again").unwrap();
+    let wanted = b"mine................theirs..............mine again..........";
+    assert_eq!(stored(&place, b"f"), wanted);
+    assert_eq!(first.read(&mine), wanted);
+    first.close(mine);
+    second.close(theirs);
+}
+
+/// Size and file id stay the same.
+#[test]
+fn a_content_from_before_a_change_of_the_other_run_is_not_kept_after_the_close() {
+    let place = Place::usual();
+    let (first, second) = (place.mount(), place.mount());
+    for (name, writes_too, wanted) in [(b"f", false, b"one 222"), (b"g", true, b"ONE 333")] {
+        first.put(name, b"one one");
+        let [mine, theirs] = [&first, &second].map(|run| run.open(name, libc::O_RDWR).unwrap());
+        if writes_too {
+            first.write(&mine, 0, b"ONE").unwrap();
+        }
+        second.write(&theirs, 4, &wanted[4..]).unwrap();
+        second.close(theirs);
+        first.close(mine);
+        assert_eq!(first.get(name).unwrap(), wanted);
+    }
+}
+
 /// The content of a mapping cannot be replaced: it is stored as a whole.
 #[test]
 fn one_truncates_what_the_other_maps() {

@@ -239,20 +239,15 @@ impl Files {
         Ok(())
     }
 
-    /// Whether another process has changed the encrypted file since its content was decrypted. Not checked while programs of this run write to it
-    /// or map it.
+    /// Whether another process has changed the encrypted file since its content was decrypted. Not checked while programs of this run map it.
     fn has_changed(state: &State) -> Result<bool> {
         let content = state.content()?;
         let Some(version) = state.version.filter(|_| !content.is_mapped()) else {
             return Ok(false);
         };
         let lower = state.lower()?;
-        let mut now = lower.version()?;
-        if content.is_in_use() {
-            // Changed by a chmod(2) or link(2), too.
-            now.ctime = version.ctime;
-        }
-        if now != version {
+        let now = lower.version()?;
+        if state.is_outdated(&now) || !content.is_in_use() && now != version {
             return Ok(true);
         }
         // Times have a granularity; another file with the same number has another id.
@@ -305,6 +300,25 @@ impl Files {
     /// Truncates a file to size 0. This needs only the right to write.
     pub fn clear(&self, caller: &Caller, node: &Node, right: Right) -> Result<()> {
         self.with_writable(caller, node, right, true, |state| self.load(state, true))
+    }
+
+    /// Runs `change`, which sets times of the file.
+    pub fn set_times<T>(
+        &self,
+        node: &Node,
+        change: impl FnOnce() -> goanna_vfs::Result<T>,
+    ) -> goanna_vfs::Result<T> {
+        let Some(file) = self.table.lock().get(&node.ino()).map(Arc::clone) else {
+            return change();
+        };
+        let mut state = file.state.lock();
+        let now = state.lower.as_ref().and_then(|lower| lower.version().ok());
+        let before = now.and_then(|now| state.version.filter(|_| !state.is_outdated(&now)));
+        let result = change();
+        if before.is_some() {
+            state.follow_own_change(before, result.is_ok());
+        }
+        result
     }
 
     /// Runs `op` on a file that is open for writing at least until `op` has ended.
@@ -382,10 +396,14 @@ impl Files {
         state.close_lower();
         let keeps = |attr: &Attr| {
             let is_small = state.size <= self.idle_bytes() / 4;
-            attr.nlink > 0 && stored.is_ok() && is_small && caller.txn.is_none()
+            let is_current = state
+                .version
+                .is_some_and(|version| version.has_content_of(&Version::of(attr)));
+            attr.nlink > 0 && stored.is_ok() && is_small && is_current && caller.txn.is_none()
         };
         match attr {
             Ok(attr) if keeps(&attr) => {
+                // The next open compares the change time, too.
                 state.version = Some(Version::of(&attr));
                 let size = state.size;
                 state.content_mut()?.release();

@@ -39,6 +39,11 @@ impl Version {
             ctime: attr.ctime,
         }
     }
+
+    /// Whether a file had the same content at both times. The change time differs after a chmod(2) or link(2), too.
+    pub fn has_content_of(&self, other: &Self) -> bool {
+        (self.size, self.mtime) == (other.size, other.mtime)
+    }
 }
 
 /// An open file of the lower file system. Later changes of the file's permissions do not affect it.

@@ -45,7 +45,7 @@ pub(crate) struct State {
     pub id: Option<FileId>,
     /// The plain size.
     pub size: u64,
-    /// The lower file's metadata when `content` was equal to it; `None` after changes of our own.
+    /// The lower file's metadata when `content` was last known to be equal to it. `None`: unknown, because both changed at once, or a change failed.
     pub version: Option<Version>,
     /// The file has no `security.capability` that a change would have to remove, as far as this mount knows.
     pub has_no_capability: bool,
@@ -123,12 +123,29 @@ impl State {
         change: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
         self.lower()?.lock()?;
-        let result = self.catch_up(cipher).and_then(|()| change(self));
+        let result = self.catch_up(cipher).and_then(|()| {
+            let before = self.version;
+            let result = change(self);
+            self.follow_own_change(before, result.is_ok());
+            result
+        });
         if let Some(lower) = &mut self.lower {
             lower.unlock();
             lower.leave_memory();
         }
         result
+    }
+
+    /// Records the version after a change that `content` has followed if it `is_done`, or that has perhaps changed nothing. `before` is the version before it.
+    pub fn follow_own_change(&mut self, before: Option<Version>, is_done: bool) {
+        let now = self.lower.as_ref().and_then(|lower| lower.version().ok());
+        self.version = before.and(now).filter(|_| is_done || now == before);
+    }
+
+    /// Whether `content` is known to differ from the encrypted file, whose metadata are `now`.
+    pub fn is_outdated(&self, now: &Version) -> bool {
+        self.version
+            .is_some_and(|version| !version.has_content_of(now))
     }
 
     /// Takes memory for a write of `len` bytes at `start`. ENOSPC if there is none, as on a full file system.
@@ -167,18 +184,19 @@ impl State {
         }
     }
 
-    /// Reads the file's size and id again if another process has changed them: blocks encrypted for the old ones would be damaged. If programs
-    /// map the file, their content is stored as a whole instead, because a mapping's content cannot be replaced.
+    /// Reads the file again if another process has changed it: blocks encrypted for another size or id would be damaged, and a block that is
+    /// stored as a whole would undo the changes in the rest of it. If programs map the file, their content is stored as a whole instead where size or id have
+    /// changed, because a mapping's content cannot be replaced.
     fn catch_up(&mut self, cipher: &ContentCipher) -> Result<()> {
         let Some(content) = &self.content else {
             return self.read_header(cipher.cipher(), HEADER).map(drop);
         };
         let lower = self.lower()?;
-        let encrypted = lower.size()?;
-        let is_same = match (encrypted, self.id) {
+        let now = lower.version()?;
+        let has_same_format = match (now.size, self.id) {
             (0, None) => true,
             (0, Some(_)) | (_, None) => false,
-            (_, Some(id)) => {
+            (encrypted, Some(id)) => {
                 plain_size(cipher.cipher(), encrypted) == Ok(self.size)
                     && match self.readable() {
                         Ok(reader) => read_id(reader)? == id,
@@ -186,28 +204,35 @@ impl State {
                     }
             }
         };
-        if is_same {
+        let is_outdated = self.is_outdated(&now);
+        if has_same_format && !is_outdated {
             return Ok(());
         }
         if !content.is_mapped() {
+            self.version = Some(self.fill(cipher)?);
+            return Ok(());
+        }
+        if has_same_format {
             self.version = None;
-            return self.fill(cipher).map(drop);
+            return Ok(());
         }
         lower.set_len(0)?;
         (self.id, self.version) = (None, None);
         self.store_range(cipher, 0..self.size.div_ceil(PAGE))?;
         let encrypted = cipher.cipher().encrypted_size(self.size);
-        Ok(self.lower()?.set_len(encrypted)?)
+        let lower = self.lower()?;
+        lower.set_len(encrypted)?;
+        self.version = Some(lower.version()?);
+        Ok(())
     }
 
     /// Removes the content, and with it the file's id.
     pub fn clear(&mut self) -> Result<()> {
         let lower = self.lower()?;
         lower.lock()?;
-        let cleared = lower.set_len(0);
+        let cleared = lower.set_len(0).and_then(|()| lower.version());
         lower.unlock();
-        cleared?;
-        (self.id, self.size, self.version) = (None, 0, None);
+        (self.id, self.size, self.version) = (None, 0, Some(cleared?));
         // The open that truncates the file did not check whether another process has changed it.
         self.has_no_capability = false;
         Ok(())
@@ -369,7 +394,6 @@ impl State {
 
     /// Encrypts and stores `plain`, which begins at block `first`, with the header of a file that has none.
     fn store(&mut self, cipher: &ContentCipher, first: u64, plain: &[u8]) -> Result<()> {
-        self.version = None;
         let mut out = Vec::with_capacity(plain.len() + plain.len() / 64 + 64);
         let id = match self.id {
             Some(id) => id,
@@ -431,7 +455,6 @@ impl State {
 
     /// Makes whole blocks a hole of the encrypted file.
     fn store_hole(&mut self, cipher: &ContentCipher, blocks: Range<u64>) -> Result<()> {
-        self.version = None;
         if self.id.is_none() {
             self.store(cipher, 0, &[])?;
         }
@@ -462,7 +485,6 @@ impl State {
     }
 
     fn shrink(&mut self, cipher: &ContentCipher, size: u64) -> Result<()> {
-        self.version = None;
         if !size.is_multiple_of(PAGE) {
             let last = size / PAGE;
             let mut block = self.block(cipher, last)?;
@@ -483,7 +505,6 @@ impl State {
 
     /// Only the block in which the file ended, and that in which it ends now, are stored; between them there is a hole.
     fn grow(&mut self, cipher: &ContentCipher, size: u64) -> Result<()> {
-        self.version = None;
         let old = self.size;
         let (from, to) = (old / PAGE, size / PAGE);
         if !old.is_multiple_of(PAGE) {
@@ -516,7 +537,6 @@ impl State {
         if range.is_empty() {
             return Ok(());
         }
-        self.version = None;
         self.content()?
             .punch(range.start, range.end - range.start)?;
         // The blocks at the edges are stored; those between them become a hole.

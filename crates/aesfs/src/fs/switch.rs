@@ -307,12 +307,15 @@ impl FileSystem for AesFs {
 
     fn setattr(&self, caller: &Caller, node: &Node, set: &SetAttr) -> Result<()> {
         let inner = self.inner_for(caller, node)?;
+        let set_all = || self.lower.setattr(caller, inner, set);
         if set.mtime.is_some() && inner.kind() == FileKind::Regular {
             // Stored later, it would change the time again.
             let stored = self.files.store_mapped(inner, 0..u64::MAX);
             self.on(caller, inner, stored)?;
+            self.files.set_times(inner, set_all)?;
+        } else {
+            set_all()?;
         }
-        self.lower.setattr(caller, inner, set)?;
         if (set.uid.is_some() || set.gid.is_some()) && !inner.is_dir() {
             self.drop_capability(caller, inner);
         }
