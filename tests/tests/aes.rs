@@ -438,26 +438,32 @@ def same(a, b):
     # Access times may change at any look.
     return a[:7] == b[:7] and a[8:] == b[8:]
 def often(path):
-    seen = [os.stat(path) for _ in range(200)]
+    seen = [find() for _ in range(200) for find in (lambda: os.stat(path), lambda: os.fstat(fd))]
     assert all(same(one, seen[0]) for one in seen)
     return seen[0]
 os.mkdir('d')
-with open('d/f', 'w') as f: f.write('x' * 5000)
+fd = os.open('d/f', os.O_RDWR | os.O_CREAT)
+os.write(fd, b'x' * 5000)
 lower = [os.path.join(d, f) for d, _, fs in os.walk(volume) for f in fs if not f.startswith('gocryptfs.')]
 lower, = lower
 for round in range(20):
     assert often('d/f').st_size == 5000 and often(os.getcwd() + '/d/f').st_size == 5000
     os.utime(lower, (round, round))
-    assert os.stat('d/f').st_mtime == round
+    assert os.fstat(fd).st_mtime == round and os.stat('d/f').st_mtime == round
     often('d/f')
     os.chmod(lower, 0o600 + round % 2)
-    assert os.stat('d/f').st_mode & 0o777 == 0o600 + round % 2
+    assert os.fstat(fd).st_mode & 0o777 == os.stat('d/f').st_mode & 0o777 == 0o600 + round % 2
     often('d/f')
     os.truncate(lower, 18 + 4128)
-    assert os.stat('d/f').st_size == 4096
-    with open('d/f', 'a') as f: f.write('y' * 904); f.flush(); assert os.stat('d/f').st_size == 5000
+    assert os.fstat(fd).st_size == 4096 and os.stat('d/f').st_size == 4096
+    with open('d/f', 'a') as f: f.write('y' * 904); f.flush(); assert os.fstat(fd).st_size == os.stat('d/f').st_size == 5000
+    often('d/f')
+    os.link('d/f', 'd/g')
+    assert os.fstat(fd).st_nlink == os.stat('d/f').st_nlink == 2
+    os.unlink('d/g')
     often('d/f')
     os.rename(lower, lower + 'x')
+    assert os.fstat(fd).st_size == 5000
     assert not os.path.exists('d/f') and not os.access('d/f', os.F_OK)
     os.rename(lower + 'x', lower)
     often('d/f')
@@ -471,6 +477,11 @@ for _ in range(3):
     if libc.mount(b'none', b'd', b'tmpfs', 0, None) == 0:
         assert not os.access('d/f', os.F_OK) and not os.path.exists('d/f')
         assert libc.umount2(b'd', 0) == 0
+often('d/f')
+os.unlink('d/f')
+assert [os.fstat(fd).st_nlink for _ in range(10)] == [0] * 10
+with open('d/f', 'w') as f: f.write('another')
+assert [(os.fstat(fd).st_size, os.fstat(f.fileno()).st_size) for f in [open('d/f')] for _ in range(10)] == [(5000, 7)] * 10
 print('seen')
 ";
     let place = volume(&[]);

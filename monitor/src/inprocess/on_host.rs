@@ -1,10 +1,14 @@
 //! Puts attributes that follow from those of an object of the host into the map of a run. The stub asks the host whether that object is as it was
 //! ([ADR 0132](../../../docs/decisions/0132-attributes-that-the-host-confirms.md)).
 
-use goanna_vfs::{Caller, Errno, FileKind, Node, OnHost};
+use goanna_vfs::{Attr, Caller, Errno, FileKind, FsError, Node, OnHost, Place};
 
 use super::run_map::RunMap;
 use crate::call::Call;
+use crate::shadow::Shadow;
+
+/// The start of objects among the paths that are remembered.
+const OBJECT: u64 = u64::MAX;
 
 /// The names of a path that leads downwards only, and by no other name than its own ones.
 fn names(path: &[u8]) -> Option<Vec<&[u8]>> {
@@ -35,9 +39,7 @@ struct Found {
 impl RunMap {
     /// Puts `path` from `dirfd` into the map, if it was asked for twice before.
     pub(super) fn share_on_host(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<()> {
-        let start = self
-            .start(call, (dirfd, path))
-            .filter(|_| !path.is_empty())?;
+        let start = self.start(call, (dirfd, path))?;
         let rest = start.rest(path);
         let (asked_from, rest) = if start.is_relative {
             (start.node.ino(), rest)
@@ -54,8 +56,7 @@ impl RunMap {
             self.refuse(asked_from, path);
         }
         let Found { node, on_host } = before.ok()?;
-        let mount = self.mount.as_ref()?;
-        let attr = node.as_ref().map(|node| mount.fs.getattr(&caller, node));
+        let attr = node.as_ref().map(|node| self.attr(call, &caller, node));
         let attr = attr.transpose().ok()?;
         // The path has led to the object under the name at which the stub will look for it, and attributes and host belong together, if all is as before.
         let after = self.find_on_host(&caller, &start.node, &names).ok()?;
@@ -69,8 +70,7 @@ impl RunMap {
             self.run()
         };
         let host = on_host.path.as_os_str().as_encoded_bytes();
-        if let (Some(node), Some(mut attr)) = (node, attr) {
-            attr.dev = call.mounts.device(mount, attr.dev);
+        if let (Some(node), Some(attr)) = (node, attr) {
             let is_root = !start.is_relative && names.is_empty();
             let (attr, confirmed) = (attr.to_shared(is_root), on_host.attr.to_stat());
             let slot = self.map().put_with_host(node.ino(), &attr, &confirmed);
@@ -82,6 +82,38 @@ impl RunMap {
                 .put_missing_on_host(from, path, (host, name), directory);
         }
         Some(())
+    }
+
+    /// Puts the attributes of the file that `fd` refers to into the map, if it was asked for twice before.
+    pub(super) fn share_object_on_host(&self, call: &Call<'_>, fd: i32) -> Option<()> {
+        let identity = call.task.identity(fd).ok()?;
+        let (shadow, object) = (call.monitor.shadows.find(identity)?, identity.1);
+        let Shadow::File { .. } = &*shadow else {
+            return None;
+        };
+        let Place { mount, node } = shadow.place();
+        if !self.has(mount) || !self.is_asked_often(OBJECT, &object.to_ne_bytes()) {
+            return None;
+        }
+        let before = mount.fs.on_host(node)?;
+        let caller = call.caller().ok()?;
+        let attr = self.attr(call, &caller, node).ok()?;
+        if mount.fs.on_host(node)? != before {
+            return None;
+        }
+        let (attr, confirmed) = (attr.to_shared(false), before.attr.to_stat());
+        let slot = self.map().put_with_host(node.ino(), &attr, &confirmed);
+        let host = before.path.as_os_str().as_encoded_bytes();
+        self.map().put_object_on_host(object, host, slot);
+        Some(())
+    }
+
+    /// The attributes of `node` as programs see them.
+    fn attr(&self, call: &Call<'_>, caller: &Caller, node: &Node) -> Result<Attr, FsError> {
+        let mount = self.mount.as_ref().ok_or(Errno::ENOENT)?;
+        let mut attr = mount.fs.getattr(caller, node)?;
+        attr.dev = call.mounts.device(mount, attr.dev);
+        Ok(attr)
     }
 
     /// What the names lead to from `dir`, which is no symbolic link, by none.

@@ -136,9 +136,13 @@ impl InProcess {
                 }
             }
             let may_have = exists || shared.has_host_files();
-            may_have
-                .then(|| shared.share_on_host(call, (dirfd, path)))
-                .flatten()
+            if path.is_empty() {
+                shared.share_object_on_host(call, dirfd)
+            } else if may_have {
+                shared.share_on_host(call, (dirfd, path))
+            } else {
+                None
+            }
         } else if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {

@@ -143,7 +143,7 @@ goanna_map_start:
 	cmp %rcx,(%rdx)
 	jne .Lstub_map_slow
 	test %r10d,%r10d
-	jz .Lstub_map_stat
+	jz .Lstub_map_descriptor
 	mov %rax,%rsi
 
 # The path, from the directory with the id rsi.
@@ -302,27 +302,30 @@ goanna_map_start:
 	mov %rdx,HELD_ID(%rsp)
 .endm
 
-# The path in the entry at rcx, with id r10, leads to what its slot has if the object on the host is as it was.
-.Lstub_map_on_host:
+# Where the entry at rcx, with id r10, leads: to the slot rsi with id rax, or nowhere.
+.macro target_of_entry
 	mov 40(%rcx),%rsi
 	mov 48(%rcx),%rax
 	cmp %r10,(%rcx)
 	jne .Lstub_map_slow
 	mov %r9,BASE(%rsp)
-	test %rax,%rax
-	jz .Lstub_map_absent_on_host
+.endm
+
+# Looks at the host's object of that slot, by the entry's path. At rdi is its struct stat from before, in the frame that of now, and in rdx the map.
+.macro look_at_target
 	mov %rsi,FOUND_SLOT(%rsp)
 	mov %rax,FOUND_ID(%rsp)
 	lea HOST_PATHS(%rcx),%rsi
-	mov %rsi,PATH(%rsp)
 	look_at_host
 	test %eax,%eax
 	jnz .Lstub_map_slow
 	lea goanna_map_start(%rip),%rdx
 	mov FOUND_SLOT(%rsp),%rdi
 	lea SLOT_HOST(%rdx,%rdi),%rdi
-	testl $OPEN,KIND(%rsp)
-	jnz .Lstub_map_open_on_host
+.endm
+
+# Are both the same? Then the slot, rsi, had what its id, rax, stands for.
+.macro confirm_target
 	lea STAT(%rsp),%rsi
 	mov $(STAT_SIZE / 8),%ecx
 	repe cmpsq
@@ -330,6 +333,32 @@ goanna_map_start:
 	mov %rdx,%rdi
 	mov FOUND_SLOT(%rsp),%rsi
 	mov FOUND_ID(%rsp),%rax
+.endm
+
+# The attributes of a descriptor are in slot rsi, while it has id rax; or the entry there has the host's path of the file.
+.Lstub_map_descriptor:
+	cmp $MAP_PATHS,%rsi
+	jb .Lstub_map_stat
+	mov %r11,PATH(%rsp)
+	lea (%rdi,%rsi),%rcx
+	mov %rax,%r10
+	target_of_entry
+	look_at_target
+	confirm_target
+	mov PATH(%rsp),%r11
+	jmp .Lstub_map_stat
+
+# The path in the entry at rcx, with id r10, leads to what its slot has if the object on the host is as it was.
+.Lstub_map_on_host:
+	target_of_entry
+	test %rax,%rax
+	jz .Lstub_map_absent_on_host
+	lea HOST_PATHS(%rcx),%rdx
+	mov %rdx,PATH(%rsp)
+	look_at_target
+	testl $OPEN,KIND(%rsp)
+	jnz .Lstub_map_open_on_host
+	confirm_target
 	testl $ACCESS,KIND(%rsp)
 	jz .Lstub_map_found
 # access(2) goes there by the real user, and so does this call: only success counts.

@@ -6,7 +6,7 @@
 //!
 //! * *Slots* have the attributes of inodes, and of some files the descriptor of this process by which they can be opened. A slot's content is valid while the
 //!   slot has the same *id*. An id is given once.
-//! * *Objects* map the object behind a descriptor to a slot.
+//! * *Objects* map the object behind a descriptor to a slot, or to a path that has one.
 //! * *Paths* map a path to a slot, and have the slots of all directories on the way. A path leads there while they and their target
 //!   have the ids that they had when the entry was made.
 //!
@@ -66,6 +66,8 @@ const PATH_DIRS: usize = 56;
 const PATH_BYTES: usize = 248;
 /// In the place of the number of directories: the path leads to its target while the host's object is as it was.
 const ON_HOST: u64 = u64::MAX;
+/// In the place of a path's start: it is none of a program.
+const NO_START: u64 = 0;
 /// The paths on the host, in the order of the entries.
 const HOST_PATHS_AT: usize = PATHS_AT + ENTRIES * PATH_SIZE;
 /// Entries of each table.
@@ -370,7 +372,7 @@ impl AttributeMap {
         OBJECTS_AT + spread(space.wrapping_add(ino)) * OBJECT_SIZE
     }
 
-    /// The object with inode number `ino` stands for `slot`: a memfd in space 0, a backing directory in that of its run, which is a
+    /// The object with inode number `ino` stands for `slot`, or an entry of a path: a memfd in space 0, a backing directory in that of its run, which is a
     /// number from [`AttributeMap::new_id`].
     pub fn put_object(&self, space: u64, ino: u64, slot: Slot) {
         self.write(Self::object_at(space, ino), self.new_id(), |word| {
@@ -379,6 +381,16 @@ impl AttributeMap {
             word(24, slot.offset);
             word(32, slot.id);
         });
+    }
+
+    /// The memfd with inode number `ino` stands for `target`, from [`AttributeMap::put_with_host`], while the object at `host` is as it was then. If that path is too long, it
+    /// gets no entry.
+    pub fn put_object_on_host(&self, ino: u64, host: &[u8], target: Slot) {
+        let target = (target.offset, target.id);
+        let entry = self.write_path_on_host(NO_START, &ino.to_ne_bytes(), &[host], target, &[]);
+        if let Some(entry) = entry {
+            self.put_object(0, ino, entry);
+        }
     }
 
     /// That object stands for something else from now on.
@@ -457,11 +469,11 @@ impl AttributeMap {
         host: &[&[u8]],
         target: (u64, u64),
         words: &[u64],
-    ) {
+    ) -> Option<Slot> {
         let host = host.join(&0);
         let terminators = host.iter().filter(|&&byte| byte == 0).count();
         if host.len() > HOST_PATHS_MAX || terminators != usize::from(!words.is_empty()) {
-            return;
+            return None;
         }
         let mut terminated = [0; PATH_SIZE];
         let (text, _) = terminated.split_at_mut(host.len());
@@ -474,10 +486,11 @@ impl AttributeMap {
             for (bytes, offset) in texts.zip((HOST_PATHS_AT - PATHS_AT..).step_by(8)) {
                 word(offset, u64::from_ne_bytes(*bytes));
             }
-        });
+        })
     }
 
-    /// Writes the entry of a path, and by `more` what depends on `kind`, the number of directories or [`ON_HOST`]. `target` is the offset and the id of a slot.
+    /// Writes the entry of a path, and by `more` what depends on `kind`, the number of directories or [`ON_HOST`]. `target` is the offset and the id of a slot. Returns
+    /// those of the entry.
     fn write_path(
         &self,
         start: u64,
@@ -485,15 +498,16 @@ impl AttributeMap {
         kind: u64,
         target: (u64, u64),
         more: impl FnOnce(&dyn Fn(usize, u64)),
-    ) {
+    ) -> Option<Slot> {
         if path.is_empty() || path.len() > PATH_MAX {
-            return;
+            return None;
         }
         let hash = hash(start, path);
         let key = (start, hash, path.len() as u64);
         let _alone = self.writer.lock();
         let id = self.new_id();
-        self.write_alone(self.path_for(key, id), id, |word| {
+        let at = self.path_for(key, id);
+        self.write_alone(at, id, |word| {
             word(8, start);
             word(16, hash);
             word(24, path.len() as u64);
@@ -508,6 +522,8 @@ impl AttributeMap {
                 word(offset, u64::from_ne_bytes(whole));
             }
         });
+        let offset = at as u64;
+        Some(Slot { offset, id })
     }
 
     /// The start of relative paths in a directory of the host. `ino` is the inode number of its backing directory in `space`.

@@ -154,6 +154,16 @@ fn paths_on_the_host_lead_to_a_slot_with_the_hosts_attributes() {
     assert_eq!(&text, b"/host/f\0");
     map.put_path_on_host(run, b"/m/long", &[b'a'; HOST_PATHS_MAX + 1], again);
     assert_eq!(map.find(run, b"/m/long"), None);
+    map.put_object_on_host(99, b"/host/f", again);
+    let object = map.object(0, 99).unwrap();
+    let entry = object.offset as usize;
+    assert_eq!(map.word(entry).load(Relaxed), object.id);
+    assert!(
+        map.is_valid_path(entry)
+            && paths_at(hash(NO_START, &99u64.to_ne_bytes())).any(|at| at == entry)
+    );
+    map.put_object_on_host(98, &[b'a'; HOST_PATHS_MAX + 1], again);
+    assert_eq!(map.object(0, 98), None);
 }
 
 #[test]
