@@ -1,4 +1,5 @@
-//! Files of a pass-through mount that others change by their paths on the host. A program that opens a file often opens it without the monitor.
+//! Files of a pass-through mount, or of an encrypted directory, that others change by their paths on the host. A program that opens a file often opens it
+//! without the monitor.
 
 use goanna_tests::{Backend, Intercept, Place, User, finish, may_become_another_user};
 
@@ -105,6 +106,99 @@ if os.getuid() != 0:
 print('seen')
 ";
 
+/// As `PROGRAM`, in an encrypted directory; the argument is the directory with the encrypted files.
+const ENCRYPTED: &str = "
+import errno, mmap, os, shutil, sys, time
+host, = sys.argv[1:]
+def lower(name):
+    ino = os.stat(name).st_ino
+    paths = [os.path.join(host, found) for found in os.listdir(host)]
+    path, = [path for path in paths if os.stat(path).st_ino == ino]
+    return path
+def content(path):
+    fd = os.open(path, os.O_RDONLY)
+    try: return os.read(fd, 100000).decode()
+    finally: os.close(fd)
+def often(path, expected):
+    for _ in range(50):
+        found = content(path)
+        assert found == expected, (path, found, expected)
+def put(name, text, mode='w'):
+    with open(name, mode) as f: f.write(text)
+def fails(path, error):
+    for _ in range(5):
+        try: os.close(os.open(path, os.O_RDONLY))
+        except OSError as e: assert e.errno == error, e
+        else: raise AssertionError(path)
+texts = ['one', 'two', 'a longer one' * 1000, '']
+sources = []
+for index, text in enumerate(texts):
+    put('from%d' % index, text)
+    sources.append(lower('from%d' % index))
+put('f', 'first')
+there = lower('f')
+for round in range(10):
+    for path in ['f', os.getcwd() + '/f']:
+        for source, text in zip(sources, texts):
+            shutil.copyfile(source, there)
+            often(path, text)
+            shutil.copyfile(source, there + 'x')
+            os.replace(there + 'x', there)
+            often(path, text)
+        put(path, 'old')
+        often(path, 'old')
+        with open(there, 'rb') as f: old = f.read()
+        put(path, 'OWN', 'r+')
+        often(path, 'OWN')
+        # Neither size nor file id change.
+        with open(there, 'r+b') as f: f.write(old)
+        often(path, 'old')
+        put(path, 'L', 'r+')
+        often(path, 'Lld')
+        os.truncate(path, 2)
+        often(path, 'Ll')
+        os.rename(there, there + 'x')
+        fails(path, errno.ENOENT)
+        os.rename(there + 'x', there)
+        often(path, 'Ll')
+        os.rename('f', 'g')
+        fails(path, errno.ENOENT)
+        os.rename('g', 'f')
+        often(path, 'Ll')
+        os.chmod(there, 0)
+        if os.getuid() != 0: fails(path, errno.EACCES)
+        os.chmod(there, 0o600)
+        often(path, 'Ll')
+        os.chmod(path, 0o644)
+# The content of a file that a program maps can change without the encrypted file.
+with open('f', 'r+b') as f: memory = mmap.mmap(f.fileno(), 0)
+memory[0:1] = b'M'
+often('f', 'Ml')
+memory[0:1] = b'N'
+often('f', 'Nl')
+memory.close()
+limit = time.monotonic() + 30
+while content('f') != 'two':
+    time.sleep(0.5)
+    shutil.copyfile(sources[1], there)
+    assert time.monotonic() < limit
+often('f', 'two')
+# A removed file takes no space for long.
+def removed():
+    for process in filter(str.isdigit, os.listdir('/proc')):
+        try: links = [os.readlink(entry.path) for entry in os.scandir('/proc/%s/fd' % process)]
+        except OSError: continue
+        if there + ' (deleted)' in links: return True
+assert removed() is None
+os.unlink('f')
+fails('f', errno.ENOENT)
+assert removed()
+while removed():
+    time.sleep(0.2)
+    assert time.monotonic() < limit
+print('seen')
+";
+
 #[test]
 fn an_open_finds_what_others_have_put_there() {
     let mut users = vec![User::Own];
@@ -112,10 +206,15 @@ fn an_open_finds_what_others_have_put_there() {
         users.push(User::Nobody);
     }
     for user in users {
-        let place = Place::new(Backend::Pass, Intercept::Notify, user);
-        let host = place.path("pass");
-        let script = format!("python3 - \"{}\" <<'EOF'{PROGRAM}EOF", host.display());
-        let ended = finish(&mut place.shell(&script)).expect(0);
-        assert_eq!(ended.text(), "seen\n");
+        for (backend, host, program) in [
+            (Backend::Pass, "pass", PROGRAM),
+            (Backend::Aes, "volume", ENCRYPTED),
+        ] {
+            let place = Place::new(backend, Intercept::Notify, user);
+            let host = place.path(host);
+            let script = format!("python3 - \"{}\" <<'EOF'{program}EOF", host.display());
+            let ended = finish(&mut place.shell(&script)).expect(0);
+            assert_eq!(ended.text(), "seen\n");
+        }
     }
 }

@@ -114,6 +114,8 @@ impl AesBackend {
     ) -> Result<Arc<dyn FileSystem>, Error> {
         let source = PasswordSource::named(path(options, "passfile"), options.value("extpass"));
         let source = source.unwrap_or(PasswordSource::Terminal);
+        // Before there are secrets. Without it, programs ask the monitor for each open.
+        let _ = goanna_sys::table_holder::start();
         let password = source.read(&format!("Password of {}: ", escape_path(dir)), self.ask)?;
         // The process now holds keys, and programs of the run have the same user: they must not be able to trace it.
         goanna_sys::secret::forbid_reading().map_err(|errno| Error::Memory(errno.into()))?;

@@ -6,8 +6,8 @@ mod support;
 use std::fs;
 
 use goanna_aesfs::Problem;
-use goanna_vfs::{Caller, Errno, FileSystem, SetAttr};
-use support::Place;
+use goanna_vfs::{Caller, Errno, FileSystem, Native, SetAttr};
+use support::{Handle, Mounted, Place};
 
 /// Another process changes a file that a program has open: the next open shows it, by the old descriptor, too. A chmod(2), which
 /// changes a time as well, does not make the content be decrypted again.
@@ -366,4 +366,60 @@ fn a_removed_directory_keeps_its_name() {
             "{path:?}"
         );
     }
+}
+
+/// What processes may open without a call, while the encrypted file is as it was.
+#[test]
+fn a_content_may_be_opened_while_it_is_that_of_the_encrypted_file() {
+    let mut place = Place::usual();
+    let (ours, theirs) = (place.mount(), place.mount());
+    ours.put(b"f", b"text");
+    let file = ours.open(b"f", libc::O_RDWR).unwrap();
+    let may_be_opened = |mounted: &Mounted, file: &Handle| {
+        let Native::Reads { handle } = &file.opened.native else {
+            return false;
+        };
+        let on_host = mounted.fs.on_host(&file.node).unwrap();
+        let content = mounted.fs.content().unwrap();
+        content.may_be_opened(&file.node, handle, &on_host.attr)
+    };
+    let set_mode = |mode| {
+        let set = SetAttr {
+            mode: Some(mode),
+            ..SetAttr::default()
+        };
+        ours.fs.setattr(&ours.caller, &file.node, &set).unwrap();
+        // An open looks at the file's times.
+        ours.close(ours.open(b"f", libc::O_RDONLY).unwrap());
+    };
+    set_mode(0o644);
+    assert!(may_be_opened(&ours, &file));
+    ours.write(&file, 0, b"T").unwrap();
+    assert!(may_be_opened(&ours, &file), "after an own change");
+    set_mode(0o640);
+    assert!(!may_be_opened(&ours, &file), "not for all users");
+    set_mode(0o644);
+    assert!(may_be_opened(&ours, &file));
+    let other = theirs.open(b"f", libc::O_RDWR).unwrap();
+    theirs.write(&other, 1, b"E").unwrap();
+    theirs.close(other);
+    assert!(
+        !may_be_opened(&ours, &file),
+        "after a change by another process"
+    );
+    let again = ours.open(b"f", libc::O_RDONLY).unwrap();
+    assert!(may_be_opened(&ours, &file) && may_be_opened(&ours, &again));
+    ours.fs
+        .content()
+        .unwrap()
+        .map_shared(&ours.caller, &file.node)
+        .unwrap();
+    assert!(!may_be_opened(&ours, &file), "mapped to write");
+    ours.close(again);
+    ours.close(file);
+    place.memory = Some(100 << 20);
+    let small = place.mount();
+    let file = small.open(b"f", libc::O_RDONLY).unwrap();
+    assert!(!may_be_opened(&small, &file), "with little memory");
+    small.close(file);
 }

@@ -32,7 +32,7 @@ mod tracees;
 pub use files::{entries, file_attr, memfile, object_handle, replacement, socket, stat, withdraw};
 pub use intercept::{filter, inherited, launch, notify, restarts};
 pub use nix::errno::Errno;
-pub use process::{clock, cred, limits, pagemap, region, sched, secret};
+pub use process::{clock, cred, limits, pagemap, region, sched, secret, table_holder};
 pub use tracees::{
     descriptor_inbox, descriptor_tables, interrupt, mappings, page_watch, pause, pidfd, procfs,
     ptrace, reports, tracee, txncall,

@@ -1,6 +1,7 @@
 //! Puts attributes that follow from those of an object of the host into the map of a run. The stub asks the host whether that object is as it was
 //! ([ADR 0132](../../../docs/decisions/0132-attributes-that-the-host-confirms.md)).
 
+use goanna_sys::stub::map::Slot;
 use goanna_vfs::{Attr, Caller, Errno, FileKind, FsError, Node, OnHost, Place};
 
 use super::run_map::RunMap;
@@ -28,6 +29,14 @@ enum Absent {
     Always,
 }
 
+/// An object whose attributes are in the map.
+pub(super) struct InMap {
+    pub node: Node,
+    pub slot: Slot,
+    /// The attributes of the object of the host.
+    pub on_host: Attr,
+}
+
 /// Where a path leads.
 struct Found {
     /// `None` if the last name is missing in its directory.
@@ -37,8 +46,12 @@ struct Found {
 }
 
 impl RunMap {
-    /// Puts `path` from `dirfd` into the map, if it was asked for twice before.
-    pub(super) fn share_on_host(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<()> {
+    /// Puts `path` from `dirfd` into the map, if it was asked for twice before. Returns the object that it leads to.
+    pub(super) fn share_on_host(
+        &self,
+        call: &Call<'_>,
+        (dirfd, path): (i32, &[u8]),
+    ) -> Option<InMap> {
         let start = self.start(call, (dirfd, path))?;
         let rest = start.rest(path);
         let (asked_from, rest) = if start.is_relative {
@@ -72,16 +85,28 @@ impl RunMap {
         let host = on_host.path.as_os_str().as_encoded_bytes();
         if let (Some(node), Some(attr)) = (node, attr) {
             let is_root = !start.is_relative && names.is_empty();
-            let (attr, confirmed) = (attr.to_shared(is_root), on_host.attr.to_stat());
-            let slot = self.map().put_with_host(node.ino(), &attr, &confirmed);
+            let slot = self.put(&node, (&attr, is_root), &on_host.attr);
             self.map().put_path_on_host(from, path, host, slot);
+            let on_host = on_host.attr;
+            Some(InMap {
+                node,
+                slot,
+                on_host,
+            })
         } else {
             let name = names.last()?;
             let directory = (on_host.attr.dev, on_host.attr.ino);
             self.map()
                 .put_missing_on_host(from, path, (host, name), directory);
+            None
         }
-        Some(())
+    }
+
+    /// Puts the attributes of `node` into its slot, which follow from those of the host's object.
+    fn put(&self, node: &Node, (attr, is_root): (&Attr, bool), on_host: &Attr) -> Slot {
+        let host = (&on_host.to_stat(), self.has_host_files());
+        self.map()
+            .put_with_host(node.ino(), &attr.to_shared(is_root), host)
     }
 
     /// Puts the attributes of the file that `fd` refers to into the map, if it was asked for twice before.
@@ -101,8 +126,7 @@ impl RunMap {
         if mount.fs.on_host(node)? != before {
             return None;
         }
-        let (attr, confirmed) = (attr.to_shared(false), before.attr.to_stat());
-        let slot = self.map().put_with_host(node.ino(), &attr, &confirmed);
+        let slot = self.put(node, (&attr, false), &before.attr);
         let host = before.path.as_os_str().as_encoded_bytes();
         self.map().put_object_on_host(object, host, slot);
         Some(())

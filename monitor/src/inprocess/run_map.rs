@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use goanna_sys::stub::map::AttributeMap;
-use goanna_vfs::{Mount, Mounts, SharedAttributes};
+use goanna_vfs::{Mount, Mounts, Place, SharedAttributes};
 
 /// Places to remember paths in, of calls that have come to the monitor once: more than the map has entries, so that most paths stay that the map could have.
 const REMEMBERED: usize = 1 << 16;
@@ -89,10 +89,17 @@ impl RunMap {
         }
     }
 
-    /// Whether processes may open the host's files themselves. Those of a store are shared one by one.
+    /// Whether processes may open files that the host confirms. Those of a store are shared one by one.
     pub(super) fn set_may_open_files(&self, may_open: bool) {
-        if self.is_on_host && self.has_host_files {
+        if self.is_on_host {
             self.map.set_has_files(may_open);
+        }
+    }
+
+    /// A program maps the file to write: its content changes without the host's object, so processes do not open it themselves.
+    pub(super) fn end_file(&self, place: &Place) {
+        if self.is_on_host && self.has(&place.mount) {
+            self.map.invalidate(place.node.ino());
         }
     }
 

@@ -7,12 +7,16 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Caller, Native, NextFile, Node, Place};
 
 use super::InProcess;
+use super::on_host::InMap;
 use super::run_map::{RunMap, attributes};
 use crate::call::Call;
 use crate::shadow::{Identity, Shadow};
 
 /// The start of files among the paths that are remembered. An open is remembered by its file: another open may find another object.
 const OPENED: u64 = u64::MAX;
+
+/// The largest file that processes open themselves where the host confirms its content, bytes.
+const CONTENT_MAX: u64 = 256 << 10;
 
 /// Where the map has a path begin.
 pub(super) struct Start {
@@ -111,6 +115,18 @@ fn may_be_shared(call: &Call<'_>) -> bool {
     !call.monitor.watches.in_use()
 }
 
+/// [`RunMap::share_on_host`]. Opens look into the map from now on, if programs are not to be told of them.
+fn share_on_host(map: &RunMap, call: &Call<'_>, from: (i32, &[u8])) -> Option<InMap> {
+    if may_be_shared(call) {
+        map.set_may_open_files(true);
+        // A watch that began meanwhile is seen here, or ends this itself.
+        if !may_be_shared(call) {
+            map.set_may_open_files(false);
+        }
+    }
+    map.share_on_host(call, from)
+}
+
 /// A caller that may read what every user may read, outside of all transactions.
 fn reader() -> Caller {
     Caller::with_ids(0, 0)
@@ -128,18 +144,10 @@ impl InProcess {
         }
         // What is not shared notifies.
         let _ = if shared.is_on_host() {
-            if may_be_shared(call) {
-                shared.set_may_open_files(true);
-                // A watch that began meanwhile is seen here, or ends this itself.
-                if !may_be_shared(call) {
-                    shared.set_may_open_files(false);
-                }
-            }
-            let may_have = exists || shared.has_host_files();
             if path.is_empty() {
                 shared.share_object_on_host(call, dirfd)
-            } else if may_have {
-                shared.share_on_host(call, (dirfd, path))
+            } else if exists || shared.has_host_files() {
+                share_on_host(shared, call, (dirfd, path)).map(drop)
             } else {
                 None
             }
@@ -175,6 +183,10 @@ impl InProcess {
         if !self.has_map(call.task.tid) || !shared.has(&place.mount) || !may_be_shared(call) {
             return;
         }
+        if shared.is_on_host() {
+            self.share_content_on_host(shared, call, (dirfd, path), place, handle);
+            return;
+        }
         let (Some(attributes), Some(start)) =
             (attributes(&place.mount), shared.start(call, (dirfd, path)))
         else {
@@ -189,7 +201,7 @@ impl InProcess {
         let share = |path: &[u8], place: &Place, handle: &Arc<ObjectHandle>| {
             let share = || attributes.share_content(&place.node, shared.run(), handle);
             self.shared_files
-                .add(shared, handle, share, || may_be_shared(call));
+                .add(shared, (place, handle), share, || may_be_shared(call));
             attributes.share_path(run, path, &start.node, start.rest(path));
         };
         if is_repeated {
@@ -213,6 +225,46 @@ impl InProcess {
             }
         }
         let _ = shared.share_start(call, dirfd, &start);
+    }
+
+    /// As [`InProcess::share_content`], where the host confirms that the object has the content of the file.
+    fn share_content_on_host(
+        &self,
+        map: &RunMap,
+        call: &Call<'_>,
+        from: (i32, &[u8]),
+        place: &Place,
+        handle: &Arc<ObjectHandle>,
+    ) {
+        let (Some(found), Some(content)) =
+            (share_on_host(map, call, from), place.mount.fs.content())
+        else {
+            return;
+        };
+        let InMap {
+            node,
+            slot,
+            on_host,
+        } = found;
+        if node.ino() != place.node.ino() || on_host.size > CONTENT_MAX {
+            return;
+        }
+        let share = || {
+            let may_be_opened = content.may_be_opened(&place.node, handle, &on_host);
+            let number = handle.number().filter(|_| may_be_opened)?;
+            let descriptor = (number, handle.identity().1);
+            map.map().share_descriptor(slot, map.run(), descriptor);
+            Some(slot)
+        };
+        self.shared_files
+            .add(map, (place, handle), share, || may_be_shared(call));
+    }
+
+    /// A program maps the file at `place` to write.
+    pub fn file_is_mapped(&self, place: &Place) {
+        if let Some(Some(shared)) = self.shared.get() {
+            shared.end_file(place);
+        }
     }
 
     /// From now on processes open no files themselves, until that is wanted again.

@@ -9,9 +9,9 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use goanna_sys::cred;
 use goanna_sys::launch::ExecReport;
 use goanna_sys::notify::Listener;
+use goanna_sys::{cred, table_holder};
 use goanna_vfs::Errno;
 
 use crate::launch::{self, Command, Program, Start, start};
@@ -166,6 +166,7 @@ impl Run {
         monitor.in_process.forget_shared_files();
         monitor.shadows.sweep(Vec::new);
         monitor.hosted.end(&monitor);
+        table_holder::end();
         Ok(Outcome {
             status,
             in_process: monitor.in_process.answered(),

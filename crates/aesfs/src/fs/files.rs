@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use goanna_cache::IdleList;
+use goanna_sys::object_handle::ObjectHandle;
 use goanna_vfs::{Attr, Caller, Errno, FileSystem, FsError, Node, Opened};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -23,6 +24,9 @@ const IDLE_BYTES: u64 = 128 << 20;
 
 /// Maximum number of such contents. Each takes at least a page, and an inode of the kernel.
 const IDLE_FILES: usize = 4096;
+
+/// The limit on memory from which on programs open contents without a call: the monitor keeps up to 256 MiB of these.
+const KEPT_FROM: u64 = 1 << 30;
 
 /// The interval at which changes through shared mappings are searched and stored; longer if that takes long.
 const STORE_MAPPED: Duration = Duration::from_secs(1);
@@ -223,9 +227,8 @@ impl Files {
             state.count_memory();
             return Ok(());
         }
-        if let Some(content) = &state.content
-            && !Self::has_changed(state)?
-        {
+        if state.content.is_some() && !Self::has_changed(state)? {
+            let content = state.content()?;
             if !content.is_in_use() {
                 // The content was kept, and did not count while no program had it open.
                 let blocks = content.blocks().unwrap_or(0);
@@ -240,7 +243,7 @@ impl Files {
     }
 
     /// Whether another process has changed the encrypted file since its content was decrypted. Not checked while programs of this run map it.
-    fn has_changed(state: &State) -> Result<bool> {
+    fn has_changed(state: &mut State) -> Result<bool> {
         let content = state.content()?;
         let Some(version) = state.version.filter(|_| !content.is_mapped()) else {
             return Ok(false);
@@ -252,6 +255,9 @@ impl Files {
         }
         // Times have a granularity; another file with the same number has another id.
         let is_same = version.size == 0 || !lower.can_read() || state.id == Some(read_id(lower)?);
+        if is_same {
+            state.version = Some(now);
+        }
         Ok(!is_same)
     }
 
@@ -368,6 +374,21 @@ impl Files {
             return;
         };
         file.state.lock().has_no_capability = false;
+    }
+
+    /// Whether `object` has the content of the file whose encrypted one has this version, and no program maps it to write. If so, the monitor may keep it for
+    /// opens without a call. Then it counts as if no program had it open.
+    pub fn may_be_opened(&self, node: &Node, object: &ObjectHandle, version: Version) -> bool {
+        let may_be = |state: &mut State| {
+            let content = state.content.as_ref().filter(|it| !it.is_mapped());
+            let identity = content.map(|content| content.handle().identity());
+            let is_it = identity == Some(object.identity()) && state.version == Some(version);
+            if is_it {
+                state.share.set(0);
+            }
+            is_it
+        };
+        self.memory.limit() >= KEPT_FROM && self.with_open(node.ino(), may_be).unwrap_or(false)
     }
 
     /// Whether a program has the file open for writing.

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use goanna_cache::Transfer;
 use goanna_sys::memfile;
+use goanna_sys::object_handle::ObjectHandle;
 use goanna_vfs::{
-    Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, FsError, NAME_MAX, Node,
-    OnHost, OpenFile, Opened, Result, SetAttr, StatFs, WritePosition, caps, file_flags, forward,
+    Acl, Attr, CachedContent, Caller, DirEntry, Errno, FileKind, FileSystem, FsError, NAME_MAX,
+    Node, OnHost, OpenFile, Opened, Result, SetAttr, StatFs, WritePosition, caps, file_flags,
+    forward,
 };
 use nix::unistd::{Whence, lseek};
 
 use super::files::Right;
+use super::lower::Version;
 use super::state::State;
 use super::{AesFs, PAGE};
 use crate::error::{Damage, Failure};
@@ -671,6 +674,22 @@ impl CachedContent for AesFs {
             .inner_for(caller, node)
             .and_then(|inner| self.unless_flagged(caller, inner, file_flags::PROTECTED));
         Some(permitted.and_then(|()| self.truncate_by(caller, node, size, Right::Descriptor)))
+    }
+
+    fn may_be_opened(&self, node: &Node, object: &ObjectHandle, on_host: &Attr) -> bool {
+        const ALL_READ: u32 = 0o444;
+        let Ok(inner) = self.inner(node) else {
+            return false;
+        };
+        let acl = || self.lower.getxattr(&Caller::own(), inner, Acl::ACCESS);
+        on_host.perm() & ALL_READ == ALL_READ
+            && matches!(
+                acl(),
+                Err(FsError::Errno(Errno::ENODATA | Errno::EOPNOTSUPP))
+            )
+            && self
+                .files
+                .may_be_opened(inner, object, Version::of(on_host))
     }
 
     fn open_for_writing(&self, _: &Caller, node: &Node) -> bool {

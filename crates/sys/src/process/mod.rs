@@ -7,3 +7,4 @@ pub mod pagemap;
 pub mod region;
 pub mod sched;
 pub mod secret;
+pub mod table_holder;

@@ -29,6 +29,7 @@
 .set NAME_AT, ENTRY_DIRS + 16 # and where the name's path begins behind the directory's
 .set HOST_PATHS, 8388608       # from an entry to its path on the host
 .set READABLE, 1
+.set OWN_FILE, 2              # beside READABLE: the file is the host's object
 .set NUMBER_SHIFT, 32          # of the descriptor in the word of READABLE
 .set SPREAD, 0x9e3779b97f4a7c15
 .set INDEX_SHIFT, 50           # leaves the bits of an index into a table

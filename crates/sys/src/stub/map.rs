@@ -26,7 +26,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::opens;
 use super::words::SharedWords;
-use crate::memfile;
+use crate::{memfile, table_holder};
 
 /// Size of the memory, bytes.
 pub const LEN: usize = HOST_PATHS_AT + ENTRIES * PATH_SIZE;
@@ -77,6 +77,8 @@ const WAYS: usize = 4;
 /// 2^64 divided by the golden ratio: neighbouring keys get distant indices.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 const READABLE: u64 = 1;
+/// The file is the host's object that confirms the attributes.
+const OWN: u64 = 2;
 const NUMBER_SHIFT: u32 = 32;
 const _: () = assert!(PREFIX_AT == 4104 && NO_FILES_AT == 4128 && NO_FILES_AT < OBJECTS_AT);
 const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
@@ -134,7 +136,7 @@ impl AttributeMap {
             made => made?,
         };
         memfile::pwrite(made.as_fd(), super::map_code(), 0)?;
-        let prefix = opens::prefix(std::process::id());
+        let prefix = opens::prefix(table_holder::pid());
         memfile::pwrite(made.as_fd(), &prefix, PREFIX_AT as u64)?;
         memfile::set_len(made.as_fd(), LEN as u64)?;
         let words = SharedWords::map(made.as_fd(), LEN)?;
@@ -170,7 +172,7 @@ impl AttributeMap {
         self.word(CLOSED_AT).store(closed.into(), SeqCst);
     }
 
-    /// Whether opens look into the map: for files with a descriptor, and for those that the host confirms, which are the host's own ones then.
+    /// Whether opens look into the map: for files with a descriptor, and for the host's own ones.
     pub fn set_has_files(&self, has_files: bool) {
         self.word(NO_FILES_AT).store((!has_files).into(), SeqCst);
     }
@@ -228,11 +230,18 @@ impl AttributeMap {
     /// changing meanwhile.
     pub fn put(&self, ino: u64, attributes: &Attributes, readable: bool) -> Slot {
         let _alone = self.writer.lock();
-        self.put_alone(ino, attributes, readable, &[0; STAT_SIZE])
+        let marks = if readable { READABLE } else { 0 };
+        self.put_alone(ino, attributes, marks, &[0; STAT_SIZE])
     }
 
     /// Puts the attributes of inode `ino` into its slot, which follow from `host`, the `struct stat` of an object of the host.
-    pub fn put_with_host(&self, ino: u64, attributes: &Attributes, host: &[u8; STAT_SIZE]) -> Slot {
+    /// `is_own`: the file itself is that object.
+    pub fn put_with_host(
+        &self,
+        ino: u64,
+        attributes: &Attributes,
+        (host, is_own): (&[u8; STAT_SIZE], bool),
+    ) -> Slot {
         let _alone = self.writer.lock();
         // Other paths to the same inode keep their target.
         let known = self.slot_with(ino).filter(|at| {
@@ -254,7 +263,7 @@ impl AttributeMap {
                 offset: at as u64,
                 id,
             },
-            _ => self.put_alone(ino, attributes, false, host),
+            _ => self.put_alone(ino, attributes, if is_own { OWN } else { 0 }, host),
         }
     }
 
@@ -263,14 +272,14 @@ impl AttributeMap {
         &self,
         ino: u64,
         attributes: &Attributes,
-        readable: bool,
+        marks: u64,
         host: &[u8; STAT_SIZE],
     ) -> Slot {
         let id = self.new_id();
         let at = self.slot_for(ino, id);
         let had_descriptor = self.shares_any(at);
         self.write_alone(at, id, |word| {
-            word(8, if readable { READABLE } else { 0 });
+            word(8, marks);
             word(SLOT_RUN, 0);
             word(SLOT_OBJECT, 0);
             let stat = attributes.stat.as_chunks::<8>().0;

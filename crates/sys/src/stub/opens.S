@@ -87,9 +87,15 @@ goanna_map_open_started:
 	mov $1,%r10d
 	jmp .Lstub_map_started
 
-# At rdi is the struct stat of the host's file from before, and in the frame that of now. The file is opened if it is the same one, whatever its other attributes are. If
-# another regular file is there by then, that is the answer.
+# At rdi is the struct stat of the host's file from before, in the frame that of now, and in rdx the map. A file that is not the host's own one has a content of the
+# monitor while all attributes are as they were.
 .Lstub_map_open_on_host:
+	testb $OWN_FILE,8-SLOT_HOST(%rdi)
+	jnz 1f
+	confirm_target
+	jmp .Lstub_map_shared
+# The host's file is opened if it is the same one, whatever its other attributes are. If another regular file is there by then, that is the answer.
+1:
 	mov (%rdi),%rax
 	cmp %rax,STAT(%rsp)
 	jne .Lstub_map_ask

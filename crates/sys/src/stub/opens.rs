@@ -49,7 +49,7 @@ pub fn is_of_monitor(answer: i64) -> bool {
 /// Length of the start of the path, bytes.
 pub(super) const PREFIX: usize = 24;
 
-/// The path of the descriptors of process `pid`, with slashes before it.
+/// The directory of the descriptors of process `pid`, with slashes before it.
 pub(super) fn prefix(pid: u32) -> [u8; PREFIX] {
     let path = format!("{:/>PREFIX$}", format!("/proc/{pid}/fd/"));
     path.as_bytes().first_chunk().copied().unwrap_or_default()

@@ -7,7 +7,7 @@ use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::stub::map::{AttributeMap, Slot};
 use goanna_sys::stub::writes::WriteArea;
 
-use crate::{Caller, Node, Opened, Result};
+use crate::{Attr, Caller, Node, Opened, Result};
 
 /// The content cache of a back end: cache objects that programs hold descriptors and mappings of.
 ///
@@ -63,6 +63,13 @@ pub trait CachedContent: Send + Sync {
         len: usize,
     ) -> Result<Option<Vec<u8>>> {
         Ok(None)
+    }
+
+    /// Whether programs that find the file may open `object` for reading themselves while the object of the host behind the file has the attributes `on_host`
+    /// ([`crate::FileSystem::on_host`]): it has the content of the file then, every user may read the file, and no program maps it to write.
+    /// The caller has a claim to the object, and keeps it while programs may do so.
+    fn may_be_opened(&self, node: &Node, object: &ObjectHandle, on_host: &Attr) -> bool {
+        false
     }
 
     /// Whether the file's cache object is in memory and has grown too large for it.

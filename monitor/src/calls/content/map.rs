@@ -59,6 +59,7 @@ fn is_inside(call: &Call<'_>, place: &Place) -> Result<bool> {
 pub fn share(call: &Call<'_>, place: &Place) -> Result<()> {
     if let Some(content) = place.mount.fs.content() {
         content.map_shared(&*call.caller()?, &place.node)?;
+        call.monitor.in_process.file_is_mapped(place);
     }
     call.monitor.mapped.store(true, Ordering::Relaxed);
     Ok(())

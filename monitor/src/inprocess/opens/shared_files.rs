@@ -1,4 +1,5 @@
-//! Files of a store that processes of the run open themselves, without a notification ([ADR 0124](../../../../docs/decisions/0124-opens-from-the-map.md)).
+//! Files of a store or of an encrypted directory that processes of the run open themselves, without a notification
+//! ([ADR 0124](../../../../docs/decisions/0124-opens-from-the-map.md), [ADR 0135](../../../../docs/decisions/0135-opens-in-encrypted-directories.md)).
 //!
 //! The map of attributes has the number of the monitor's descriptor of the file's cache object, which a process opens through /proc. Meanwhile the monitor has a
 //! claim to the object: it counts as open, so it stays registered, and the back end keeps it. When the file is not shared any more, a process may
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use goanna_sys::object_handle::{self, Claim, ObjectHandle};
 use goanna_sys::stub::map::Slot;
+use goanna_vfs::Place;
 use parking_lot::Mutex;
 
 use crate::inprocess::run_map::RunMap;
@@ -19,6 +21,8 @@ use crate::shadow::Identity;
 
 /// Most files that are shared: the map has no more slots. Where the process has fewer descriptors for objects, seven eighths of them.
 const FILES_MAX: u64 = 16384;
+/// How many files of the host a sweep looks at, to find those that have been removed.
+const LOOKED_AT: usize = 512;
 /// Most memory that their contents take, bytes.
 const BYTES_MAX: u64 = 256 << 20;
 /// The time for which the claim to an object is kept that is not shared any more: longer than a process takes from reading the number to the open, however
@@ -39,6 +43,8 @@ struct State {
     bytes: u64,
     /// Their objects, in any order.
     objects: Vec<Identity>,
+    /// Where in that order the next sweep looks for files that have been removed.
+    next: usize,
     /// How many descriptors had left the map at the last sweep.
     left: u64,
     /// The objects that are being shared: their numbers may be in the map.
@@ -53,6 +59,8 @@ struct SharedFile {
     claim: Claim,
     /// Memory that the object takes.
     bytes: u64,
+    /// The file, if it may be removed without a change of the map.
+    on_host: Option<Place>,
 }
 
 impl Default for SharedFiles {
@@ -66,11 +74,11 @@ impl Default for SharedFiles {
 }
 
 impl SharedFiles {
-    /// Shares the file whose object `handle` is, if `share` puts it into the map, and `may_be_shared` says so afterwards.
+    /// Shares the file at `place` whose object `handle` is, if `share` puts it into the map, and `may_be_shared` says so afterwards.
     pub fn add(
         &self,
         map: &RunMap,
-        handle: &Arc<ObjectHandle>,
+        (place, handle): (&Place, &Arc<ObjectHandle>),
         share: impl FnOnce() -> Option<Slot>,
         may_be_shared: impl FnOnce() -> bool,
     ) {
@@ -108,14 +116,21 @@ impl SharedFiles {
             return;
         }
         state.bytes += bytes;
-        let file = SharedFile { slot, claim, bytes };
+        let file = SharedFile {
+            slot,
+            claim,
+            bytes,
+            on_host: map.is_on_host().then(|| place.clone()),
+        };
         let before = state.files.insert(identity, file);
         match &before {
             Some(before) => state.bytes -= before.bytes,
             None => state.objects.push(identity),
         }
+        // The back end keeps a descriptor of the host's file, too.
+        let files_max = self.files_max / if map.is_on_host() { 2 } else { 1 };
         // Nobody knows which files are still opened. Programs open many files in the same order again: then the oldest one is the one that is needed next.
-        while (state.files.len() > self.files_max || state.bytes > BYTES_MAX)
+        while (state.files.len() > files_max || state.bytes > BYTES_MAX)
             && !state.objects.is_empty()
         {
             let any = fastrand::usize(..state.objects.len());
@@ -148,8 +163,13 @@ impl SharedFiles {
         let now = Instant::now();
         let over = state.ended.partition_point(|(until, _)| *until <= now);
         let over: Vec<_> = state.ended.drain(..over).collect();
+        let looked_at = state.next_on_host();
         drop(state);
         drop(over);
+        let is_removed = |place: &Place| place.mount.fs.on_host(&place.node).is_none();
+        for (identity, _) in looked_at.iter().filter(|(_, place)| is_removed(place)) {
+            self.state.lock().end(map, *identity);
+        }
     }
 
     /// From now on processes open no files themselves, except for a thread that is about to do so.
@@ -180,11 +200,29 @@ impl State {
     }
 
     fn end(&mut self, map: &RunMap, identity: Identity) {
-        if let Some(SharedFile { slot, claim, bytes }) = self.files.remove(&identity) {
+        if let Some(SharedFile {
+            slot, claim, bytes, ..
+        }) = self.files.remove(&identity)
+        {
             self.bytes -= bytes;
             map.map().withdraw(slot, map.run());
             self.keep(claim);
         }
+    }
+
+    /// The next files of the host to look at.
+    fn next_on_host(&mut self) -> Vec<(Identity, Place)> {
+        let from = if self.next < self.objects.len() {
+            self.next
+        } else {
+            0
+        };
+        let objects = self.objects.iter().skip(from).take(LOOKED_AT);
+        self.next = from + LOOKED_AT;
+        let place = |identity| self.files.get(identity)?.on_host.clone();
+        objects
+            .filter_map(|identity| Some((*identity, place(identity)?)))
+            .collect()
     }
 
     fn keep(&mut self, claim: Claim) {

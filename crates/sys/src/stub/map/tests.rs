@@ -124,12 +124,12 @@ fn paths_on_the_host_lead_to_a_slot_with_the_hosts_attributes() {
     map.set_closed(false);
     let run = map.new_id();
     let host = [7; STAT_SIZE];
-    let slot = map.put_with_host(3, &stat(3 << 32), &host);
+    let slot = map.put_with_host(3, &stat(3 << 32), (&host, false));
     map.put_path_on_host(run, b"/m/f", b"/host/f", slot);
     assert_eq!(map.find(run, b"/m/f"), Some(Some(slot)));
     // Another name of the same file.
-    assert_eq!(map.put_with_host(3, &stat(3 << 32), &host), slot);
-    let again = map.put_with_host(3, &stat(3 << 32), &[8; STAT_SIZE]);
+    assert_eq!(map.put_with_host(3, &stat(3 << 32), (&host, false)), slot);
+    let again = map.put_with_host(3, &stat(3 << 32), (&[8; STAT_SIZE], false));
     assert_eq!(
         (map.read(slot), map.read(again)),
         (None, Some(stat(3 << 32)))
