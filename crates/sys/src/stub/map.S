@@ -6,7 +6,7 @@
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx
 # Opens are made in opens.S. It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until it goes back only the program's buffer has changed, except by a write or an open. The only
-# other calls that it makes are newfstatat(2) into the frame and faccessat2(2), on paths of the host. Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
+# other calls that it makes are newfstatat(2) into the frame or that buffer, and faccessat2(2). Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
 .set MAP_PREFIX, 4104
 .set MAP_NO_FILES, 4128
@@ -205,6 +205,28 @@ goanna_map_start:
 	mov 48(%rcx),%rax
 	cmp %r10,(%rcx)
 	jne .Lstub_map_slow
+	testl $(OPEN | ACCESS | STATX),KIND(%rsp)
+	jnz .Lstub_map_found
+	mov PATH(%rsp),%rdx
+	cmpb $'/',(%rdx)
+	jne .Lstub_map_found
+# Can the program's buffer be written?
+	mov %r9,BASE(%rsp)
+	mov %rsi,FOUND_SLOT(%rsp)
+	mov %rax,FOUND_ID(%rsp)
+	mov $AT_FDCWD,%edi
+	lea (.Lstub_flags + 4 - .Lstub_slow)(%r9),%rsi    # ""
+	mov RDX(%rsp),%rdx
+	mov $AT_EMPTY_PATH,%r10d
+	cookie 8f
+	mov $SYS_newfstatat,%eax
+	syscall
+8:	mov BASE(%rsp),%r9
+	test %eax,%eax
+	jnz .Lstub_map_slow
+	lea goanna_map_start(%rip),%rdi
+	mov FOUND_SLOT(%rsp),%rsi
+	mov FOUND_ID(%rsp),%rax
 .Lstub_map_found:
 	mov KIND(%rsp),%ecx
 	mov R10(%rsp),%edx
@@ -273,10 +295,9 @@ goanna_map_start:
 	xor %eax,%eax
 	jmp .Lstub_map_done
 
-# Puts the struct stat of the host's path at rsi into the frame.
+# Puts the struct stat of the host's path at rsi into the buffer at rdx.
 .macro look_at_host
 	mov $AT_FDCWD,%edi
-	lea STAT(%rsp),%rdx
 	mov $AT_SYMLINK_NOFOLLOW,%r10d
 	cookie 68f
 	mov $SYS_newfstatat,%eax
@@ -312,7 +333,7 @@ goanna_map_start:
 	mov %r9,BASE(%rsp)
 .endm
 
-# Looks at the host's object of that slot, by the entry's path. At rdi is its struct stat from before, in the frame that of now, and in rdx the map.
+# Looks at the host's object of that slot, by the entry's path. At rdi is its struct stat from before, at rsi, where rdx was, that of now, and in rdx the map.
 .macro look_at_target
 	mov %rsi,FOUND_SLOT(%rsp)
 	mov %rax,FOUND_ID(%rsp)
@@ -320,6 +341,7 @@ goanna_map_start:
 	look_at_host
 	test %eax,%eax
 	jnz .Lstub_map_slow
+	mov %rdx,%rsi
 	lea goanna_map_start(%rip),%rdx
 	mov FOUND_SLOT(%rsp),%rdi
 	lea SLOT_HOST(%rdx,%rdi),%rdi
@@ -327,7 +349,6 @@ goanna_map_start:
 
 # Are both the same? Then the slot, rsi, had what its id, rax, stands for.
 .macro confirm_target
-	lea STAT(%rsp),%rsi
 	mov $(STAT_SIZE / 8),%ecx
 	repe cmpsq
 	jne .Lstub_map_slow
@@ -344,6 +365,7 @@ goanna_map_start:
 	lea (%rdi,%rsi),%rcx
 	mov %rax,%r10
 	target_of_entry
+	lea STAT(%rsp),%rdx
 	look_at_target
 	confirm_target
 	mov PATH(%rsp),%r11
@@ -356,6 +378,9 @@ goanna_map_start:
 	jz .Lstub_map_absent_on_host
 	lea HOST_PATHS(%rcx),%rdx
 	mov %rdx,PATH(%rsp)
+	lea STAT(%rsp),%rdx
+	testl $(OPEN | ACCESS | STATX),KIND(%rsp)
+	cmovz RDX(%rsp),%rdx
 	look_at_target
 	testl $OPEN,KIND(%rsp)
 	jnz .Lstub_map_open_on_host
@@ -387,6 +412,7 @@ goanna_map_host_allowed:
 	mov %rcx,FOUND_ENTRY(%rsp)
 	mov %r10,ENTRY_ID(%rsp)
 	lea HOST_PATHS(%rcx),%rsi
+	lea STAT(%rsp),%rdx
 	look_at_host
 	test %eax,%eax
 	jnz .Lstub_map_slow
@@ -399,6 +425,7 @@ goanna_map_host_allowed:
 	jne .Lstub_map_slow
 	mov NAME_AT(%rcx),%rsi
 	lea HOST_PATHS(%rcx,%rsi),%rsi
+	lea STAT(%rsp),%rdx
 	look_at_host
 	cmp $-2,%eax            # ENOENT
 	jne .Lstub_map_slow

@@ -302,8 +302,8 @@ goanna_stub_saved:
 	cmpb $'/',(%r11)
 	jne .Lstub_slow
 	mov $AT_FDCWD,%edi
-# A path that begins at directory edi in a mount, or at the root. newfstatat(2) or statx(2) of that directory says which one it is, and that
-# the program's buffer can be written: the path must not be there.
+# A path that begins at directory edi in a mount, or at the root. newfstatat(2) of that directory says which one it is; and this call, or statx(2), that
+# the program's buffer can be written: the path must not be there. For a path from the root, newfstatat(2) is left to the code of the map.
 .Lstub_in_directory:
 	cmpq $0,.Lstub_map(%rip)
 	je .Lstub_slow
@@ -332,7 +332,10 @@ goanna_stub_saved:
 3:	test $STATX,%ecx
 	jnz 5f
 	mov %rdx,%r11
-4:	mov %r11,HOW(%rsp)
+4:	mov PATH(%rsp),%rax
+	cmpb $'/',(%rax)
+	je 6f
+	mov %r11,HOW(%rsp)
 	mov %r11,%rdx
 	lea .Lstub_flags+4(%rip),%rsi    # ""
 	mov $AT_EMPTY_PATH,%r10d
