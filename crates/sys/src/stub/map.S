@@ -76,6 +76,13 @@
 	shr $INDEX_SHIFT,\reg
 .endm
 
+# The program's buffer for a struct stat, or a struct statx, in rdx.
+.macro programs_buffer
+	mov RDX(%rsp),%rdx
+	testl $STATX,KIND(%rsp)
+	cmovnz %r8,%rdx
+.endm
+
 # The mode of an access in edx, and its flags in r10d. Goes to `slow` for those that are not answered here.
 .macro access_arguments
 	mov KIND(%rsp),%ecx
@@ -205,7 +212,7 @@ goanna_map_start:
 	mov 48(%rcx),%rax
 	cmp %r10,(%rcx)
 	jne .Lstub_map_slow
-	testl $(OPEN | ACCESS | STATX),KIND(%rsp)
+	testl $(OPEN | ACCESS),KIND(%rsp)
 	jnz .Lstub_map_found
 	mov PATH(%rsp),%rdx
 	cmpb $'/',(%rdx)
@@ -216,7 +223,7 @@ goanna_map_start:
 	mov %rax,FOUND_ID(%rsp)
 	mov $AT_FDCWD,%edi
 	lea (.Lstub_flags + 4 - .Lstub_slow)(%r9),%rsi    # ""
-	mov RDX(%rsp),%rdx
+	programs_buffer
 	mov $AT_EMPTY_PATH,%r10d
 	cookie 8f
 	mov $SYS_newfstatat,%eax
@@ -379,9 +386,10 @@ goanna_map_start:
 	lea HOST_PATHS(%rcx),%rdx
 	mov %rdx,PATH(%rsp)
 	lea STAT(%rsp),%rdx
-	testl $(OPEN | ACCESS | STATX),KIND(%rsp)
-	cmovz RDX(%rsp),%rdx
-	look_at_target
+	testl $(OPEN | ACCESS),KIND(%rsp)
+	jnz 1f
+	programs_buffer
+1:	look_at_target
 	testl $OPEN,KIND(%rsp)
 	jnz .Lstub_map_open_on_host
 	confirm_target

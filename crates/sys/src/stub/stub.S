@@ -303,7 +303,8 @@ goanna_stub_saved:
 	jne .Lstub_slow
 	mov $AT_FDCWD,%edi
 # A path that begins at directory edi in a mount, or at the root. newfstatat(2) of that directory says which one it is; and this call, or statx(2), that
-# the program's buffer can be written: the path must not be there. For a path from the root, newfstatat(2) is left to the code of the map.
+# the program's buffer can be written: the path must not be there. For a path from the root that is left to the code of the map,
+# unless the buffer is in two pages, as newfstatat(2) writes less than a struct statx.
 .Lstub_in_directory:
 	cmpq $0,.Lstub_map(%rip)
 	je .Lstub_slow
@@ -346,7 +347,14 @@ goanna_stub_saved:
 	jnz .Lstub_slow
 6:	mov $1,%r10d
 	jmp .Lstub_mapped
-5:	lea .Lstub_flags+4(%rip),%rsi
+5:	mov PATH(%rsp),%rax
+	cmpb $'/',(%rax)
+	jne 7f
+	mov %r8d,%eax
+	and $0xfff,%eax
+	cmp $(4096 - STATX_SIZE),%eax
+	jbe 6b
+7:	lea .Lstub_flags+4(%rip),%rsi
 	mov $AT_EMPTY_PATH,%edx
 	mov $SYS_statx,%eax
 	native
