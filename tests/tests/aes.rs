@@ -492,3 +492,31 @@ print('seen')
     let ended = place.ours(&script).expect(0);
     assert_eq!(ended.text(), "seen\n");
 }
+
+/// A run that may have few descriptors reads more files than these within the time between two sweeps.
+#[test]
+fn many_files_with_few_descriptors() {
+    let script = "for i in {1..800}; do echo $i > $i; done; cat {1..800} | sha1sum; cat {1..800} | sha1sum; seq 800 | sha1sum";
+    let place = goanna_tests::Place::new(Backend::Aes, Intercept::Notify, User::Own);
+    let run = place.shell(script);
+    let mut limited = Command::new("prlimit");
+    limited
+        .arg("--nofile=1024:1024")
+        .arg(run.get_program())
+        .args(run.get_args())
+        .envs(
+            run.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+    if let Some(dir) = run.get_current_dir() {
+        limited.current_dir(dir);
+    }
+    let ended = finish(&mut limited).expect(0);
+    let text = ended.text();
+    let sums: Vec<_> = text.lines().collect();
+    assert!(
+        sums.len() == 3 && sums[0] == sums[2] && sums[1] == sums[2],
+        "{text} {}",
+        ended.errors()
+    );
+}

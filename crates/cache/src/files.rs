@@ -11,12 +11,11 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use goanna_vfs::{CachedContent, Errno, FileKind, Node, Opened};
 use nix::fcntl::copy_file_range;
 use nix::sys::sendfile::sendfile;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 use crate::Result;
 use crate::handles::OpenHandles;
@@ -85,6 +84,7 @@ impl Default for Limits {
 pub struct FileCache<S: FileSource> {
     source: S,
     limits: Limits,
+    handles: OpenHandles,
     state: Mutex<State<S::Key>>,
 }
 
@@ -112,7 +112,6 @@ struct State<K> {
     bytes: u64,
     /// Counts opens.
     clock: u64,
-    handles: OpenHandles,
     /// The size after the last eviction. The next one starts when it has grown by a quarter.
     left: Usage,
 }
@@ -129,13 +128,14 @@ impl<S: FileSource> FileCache<S> {
             slots: HashMap::new(),
             bytes: 0,
             clock: 0,
-            handles: OpenHandles::default(),
             left: Usage::default(),
         };
         Self {
             source,
             limits,
             state: Mutex::new(state),
+            // Each object has a writer, too, while it is filled.
+            handles: OpenHandles::new(2),
         }
     }
 
@@ -173,30 +173,17 @@ impl<S: FileSource> FileCache<S> {
         };
         let mut object = slot.object.lock();
         if object.is_none() {
-            self.wait_for_descriptors();
+            self.handles
+                .wait(|| self.state.lock().evict(Usage::default()));
             let filled = self.fill(file)?;
             let mut state = self.state.lock();
             state.bytes += filled.bytes;
-            state.handles.add(filled.object.handle());
+            self.handles.add(filled.object.handle());
             *object = Some(filled);
             state.keep_within(self.limits);
         }
         let filled = object.as_ref().ok_or(Errno::EIO)?;
         Ok(filled.object.open(flags))
-    }
-
-    /// If the monitor holds too many handles, waits until it has dropped those of closed files, but no longer than two of its
-    /// sweeps take.
-    fn wait_for_descriptors(&self) {
-        let mut state = self.state.lock();
-        for _ in 0..50 {
-            if !state.handles.are_too_many() {
-                return;
-            }
-            state.evict(Usage::default());
-            MutexGuard::unlocked(&mut state, || std::thread::sleep(Duration::from_millis(20)));
-        }
-        state.handles.accept_all();
     }
 
     fn fill(&self, file: &Node) -> Result<Filled> {

@@ -84,6 +84,7 @@ mod transfer;
 
 pub use content::{ChangedPages, Content};
 pub use files::{FileCache, FileSource, Limits};
+pub use handles::OpenHandles;
 pub use idle::IdleList;
 pub use object::{CacheObject, write_all_at};
 pub use range_set::RangeSet;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use goanna_cache::IdleList;
+use goanna_cache::{IdleList, OpenHandles};
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_vfs::{Attr, Caller, Errno, FileSystem, FsError, Node, Opened};
 use parking_lot::{Mutex, MutexGuard};
@@ -24,6 +24,9 @@ const IDLE_BYTES: u64 = 128 << 20;
 
 /// Maximum number of such contents. Each takes at least a page, and an inode of the kernel.
 const IDLE_FILES: usize = 4096;
+
+/// Each content takes this many descriptors: of the object, of the encrypted file, and of its inode.
+const HANDLE_DESCRIPTORS: u64 = 3;
 
 /// The limit on memory from which on programs open contents without a call: the monitor keeps up to 256 MiB of these.
 const KEPT_FROM: u64 = 1 << 30;
@@ -56,6 +59,8 @@ pub(crate) struct Files {
     cipher: Arc<ContentCipher>,
     table: Mutex<HashMap<u64, Arc<File>>>,
     idle: Mutex<IdleList<(u64, Arc<File>)>>,
+    /// Those of contents that programs have open, or had open before the monitor's last sweep, or that are kept.
+    handles: OpenHandles,
     /// The limit on contents that programs have open.
     memory: Arc<Memory>,
     /// Whether the thread that stores writes through mappings is running.
@@ -73,6 +78,7 @@ impl Files {
             cipher,
             table: Mutex::default(),
             idle: Mutex::default(),
+            handles: OpenHandles::new(HANDLE_DESCRIPTORS),
             memory: Arc::new(Memory::new(memory)),
             has_storer: AtomicBool::new(false),
         }
@@ -132,6 +138,7 @@ impl Files {
 
     /// Runs `op`. If the process has no descriptors left, drops all unused contents and runs it again.
     fn with_descriptors<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
+        self.handles.wait(|| self.shrink_idle(0, 0));
         match op() {
             Err(failure) if failure.errno() == Some(Errno::EMFILE) => {
                 self.shrink_idle(0, 0);
@@ -164,8 +171,15 @@ impl Files {
         let was_open = state.lower.is_some();
         self.exchange_lower(state, lower);
         self.idle.lock().remove(node.ino());
+        let is_new = state.content.is_none();
         let loaded = self.load(state, truncates);
-        let opened = loaded.and_then(|()| Ok(state.content_mut()?.open(flags)));
+        let opened = loaded.and_then(|()| {
+            let content = state.content_mut()?;
+            if is_new {
+                self.handles.add(content.handle());
+            }
+            Ok(content.open(flags))
+        });
         if opened.is_err() && !was_open {
             state.close_lower();
             state.content = None;
@@ -270,6 +284,7 @@ impl Files {
         created: Opened,
         flags: i32,
     ) -> Result<Opened> {
+        self.handles.wait(|| self.shrink_idle(0, 0));
         let lower = LowerFile::of(&self.lower, caller, node, created, libc::O_RDWR);
         self.with_state(node, |state| {
             self.open_with(state, lower, node, flags, false)

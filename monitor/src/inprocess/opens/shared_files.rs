@@ -5,7 +5,7 @@
 //! claim to the object: it counts as open, so it stays registered, and the back end keeps it. When the file is not shared any more, a process may
 //! have read the number already. So the claim is kept for some time, except at the end of the run.
 //!
-//! The lock is a leaf, except for that of the map. Claims are dropped without it.
+//! The lock is a leaf, except for that of the map. Claims and places are dropped without it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::inprocess::run_map::RunMap;
 use crate::shadow::Identity;
 
-/// Most files that are shared: the map has no more slots. Where the process has fewer descriptors for objects, seven eighths of them.
+/// Most files that are shared: the map has no more slots. Where the process has fewer descriptors for objects, seven eighths of them, or one eighth.
 const FILES_MAX: u64 = 16384;
 /// How many files of the host a sweep looks at, to find those that have been removed.
 const LOOKED_AT: usize = 512;
@@ -33,7 +33,8 @@ const KEPT_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(in crate::inprocess) struct SharedFiles {
     state: Mutex<State>,
-    files_max: usize,
+    /// How many descriptors the process has for objects.
+    descriptors: u64,
 }
 
 #[derive(Debug, Default)]
@@ -49,8 +50,8 @@ struct State {
     left: u64,
     /// The objects that are being shared: their numbers may be in the map.
     being_shared: Vec<Identity>,
-    /// The claims that are kept, each with the time that it is kept until.
-    ended: VecDeque<(Instant, Claim)>,
+    /// What is kept of files that are not shared any more, each with the time that it is kept until.
+    ended: VecDeque<(Instant, Claim, Option<Place>)>,
 }
 
 #[derive(Debug)]
@@ -65,10 +66,9 @@ struct SharedFile {
 
 impl Default for SharedFiles {
     fn default() -> Self {
-        let of_objects = object_handle::descriptors().unwrap_or(0);
         Self {
             state: Mutex::default(),
-            files_max: FILES_MAX.min(of_objects / 8 * 7) as usize,
+            descriptors: object_handle::descriptors().unwrap_or(0),
         }
     }
 }
@@ -84,8 +84,16 @@ impl SharedFiles {
     ) {
         let claim = Claim::shared(handle);
         let identity = handle.identity();
+        let files_max = self.files_max(map);
         {
             let mut state = self.state.lock();
+            // What has been shared still takes its descriptors.
+            if map.is_on_host()
+                && state.files.len() >= files_max
+                && state.ended.len() >= files_max / 8
+            {
+                return;
+            }
             let known = state.files.get(&identity);
             if known.is_some_and(|file| map.map().shares_descriptor(file.slot, map.run())) {
                 return;
@@ -107,7 +115,7 @@ impl SharedFiles {
         let is_shared = map.map().shares_descriptor(slot, map.run());
         if !is_shared || !may_be_shared() {
             map.map().withdraw(slot, map.run());
-            state.keep(claim);
+            state.keep(claim, None);
             return;
         }
         // Another thread may have shared the file anew since.
@@ -127,8 +135,6 @@ impl SharedFiles {
             Some(before) => state.bytes -= before.bytes,
             None => state.objects.push(identity),
         }
-        // The back end keeps a descriptor of the host's file, too.
-        let files_max = self.files_max / if map.is_on_host() { 2 } else { 1 };
         // Nobody knows which files are still opened. Programs open many files in the same order again: then the oldest one is the one that is needed next.
         while (state.files.len() > files_max || state.bytes > BYTES_MAX)
             && !state.objects.is_empty()
@@ -141,10 +147,16 @@ impl SharedFiles {
         drop(before);
     }
 
+    fn files_max(&self, map: &RunMap) -> usize {
+        // Of the host's file, the back end has two more descriptors.
+        let eighths = if map.is_on_host() { 1 } else { 7 };
+        FILES_MAX.min(self.descriptors / 8 * eighths) as usize
+    }
+
     /// Whether a process may be about to open one of these objects.
     pub fn has_any(&self, objects: &[Identity]) -> bool {
         let state = self.state.lock();
-        let ended = state.ended.iter().map(|(_, claim)| claim.handle());
+        let ended = state.ended.iter().map(|(_, claim, _)| claim.handle());
         let mut ended = ended.map(|handle| handle.identity());
         let is_shared =
             |object| state.files.contains_key(object) || state.being_shared.contains(object);
@@ -161,7 +173,7 @@ impl SharedFiles {
             state.end_those_that_left(map);
         }
         let now = Instant::now();
-        let over = state.ended.partition_point(|(until, _)| *until <= now);
+        let over = state.ended.partition_point(|(until, ..)| *until <= now);
         let over: Vec<_> = state.ended.drain(..over).collect();
         let looked_at = state.next_on_host();
         drop(state);
@@ -200,13 +212,10 @@ impl State {
     }
 
     fn end(&mut self, map: &RunMap, identity: Identity) {
-        if let Some(SharedFile {
-            slot, claim, bytes, ..
-        }) = self.files.remove(&identity)
-        {
-            self.bytes -= bytes;
-            map.map().withdraw(slot, map.run());
-            self.keep(claim);
+        if let Some(file) = self.files.remove(&identity) {
+            self.bytes -= file.bytes;
+            map.map().withdraw(file.slot, map.run());
+            self.keep(file.claim, file.on_host);
         }
     }
 
@@ -225,7 +234,8 @@ impl State {
             .collect()
     }
 
-    fn keep(&mut self, claim: Claim) {
-        self.ended.push_back((Instant::now() + KEPT_FOR, claim));
+    fn keep(&mut self, claim: Claim, place: Option<Place>) {
+        let until = Instant::now() + KEPT_FOR;
+        self.ended.push_back((until, claim, place));
     }
 }
