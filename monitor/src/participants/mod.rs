@@ -160,6 +160,13 @@ impl Participants {
         self.registry.lock().threads.get(&tid)?.current
     }
 
+    /// Whether the current transaction of thread `tid` is over, and stays its current one (`named`).
+    pub fn keeps_ended(&self, tid: i32) -> bool {
+        let registry = self.registry.lock();
+        let current = registry.threads.get(&tid).and_then(|of| of.current);
+        current.is_some_and(|id| !registry.open.contains_key(&id))
+    }
+
     /// Lets `child`, which `parent` has started, inherit its transactions.
     pub fn inherit(&self, parent: i32, child: i32) {
         if !self.used.load(Relaxed) {

@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use goanna_sys::procfs;
 use goanna_syscalls::Named;
@@ -279,8 +280,31 @@ impl Begun {
     }
 }
 
-/// Maximum number of retries of an operation that fails because its transaction is ending, which takes only an instant.
-const REPEATS: usize = 1000;
+/// The time for which an operation is retried that fails because its transaction is ending. That takes only an instant, unless the machine is busy.
+const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// The wait for the end of a transaction that another thread is ending.
+struct Ending(Instant);
+
+impl Ending {
+    fn begin() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Waits a little for thread `tid` to leave the transaction. Returns whether the operation is to be retried: not if the thread keeps the transaction.
+    fn waits(&self, monitor: &Monitor, tid: i32) -> bool {
+        let elapsed = self.0.elapsed();
+        if elapsed > ENDS_WITHIN || monitor.participants.keeps_ended(tid) {
+            return false;
+        }
+        if elapsed < Duration::from_millis(1) {
+            thread::yield_now();
+        } else {
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}
 
 /// Answers a call by `handler`, in a transaction that begins with the call if a rule says so.
 pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
@@ -294,11 +318,11 @@ pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
     let mut answer = handler(call);
     // Another thread has just closed the last file, which has ended the transaction. The program must not see an error
     // of a transaction that it did not begin.
-    for _ in 0..REPEATS {
-        if !matches!(answer, Err(FsError::Errno(Errno::ECANCELED))) || !profiled.knows(call) {
-            break;
-        }
-        thread::yield_now();
+    let ending = Ending::begin();
+    while matches!(answer, Err(FsError::Errno(Errno::ECANCELED)))
+        && profiled.knows(call)
+        && ending.waits(call.monitor, call.task.tid)
+    {
         call.forget_caller();
         answer = handler(call);
     }
@@ -379,11 +403,8 @@ fn begin(
     };
     let mut begun = try_begin();
     // The transaction around it is just ending.
-    for _ in 0..REPEATS {
-        if !matches!(begun, Err(Errno::ECANCELED)) {
-            break;
-        }
-        thread::yield_now();
+    let ending = Ending::begin();
+    while matches!(begun, Err(Errno::ECANCELED)) && ending.waits(monitor, tid) {
         begun = try_begin();
     }
     match begun {
