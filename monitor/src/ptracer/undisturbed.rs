@@ -75,8 +75,9 @@ impl Sleeps {
     /// Thread `tid` is at a stop that may precede the one for the delivery of the signal, as for SIGCONT. The stop counts as one more
     /// sleep.
     pub fn stopped(&self, tid: i32) {
+        // The stop is reported before the scheduler counts it.
         if let Some((_, sleep)) = self.0.lock().get_mut(&tid)
-            && sched::sleeps(tid) == Ok(sleep.number + 1)
+            && sched::sleeps(tid).is_ok_and(|now| now <= sleep.number + 1)
         {
             sleep.number += 1;
         }
