@@ -136,9 +136,14 @@ impl Files {
         })
     }
 
+    /// Waits while the monitor keeps too many contents of closed files.
+    fn wait_for_descriptors(&self) {
+        self.handles.wait(|| self.shrink_idle(0, 0));
+    }
+
     /// Runs `op`. If the process has no descriptors left, drops all unused contents and runs it again.
     fn with_descriptors<T>(&self, op: impl Fn() -> Result<T>) -> Result<T> {
-        self.handles.wait(|| self.shrink_idle(0, 0));
+        self.wait_for_descriptors();
         match op() {
             Err(failure) if failure.errno() == Some(Errno::EMFILE) => {
                 self.shrink_idle(0, 0);
@@ -284,7 +289,7 @@ impl Files {
         created: Opened,
         flags: i32,
     ) -> Result<Opened> {
-        self.handles.wait(|| self.shrink_idle(0, 0));
+        self.wait_for_descriptors();
         let lower = LowerFile::of(&self.lower, caller, node, created, libc::O_RDWR);
         self.with_state(node, |state| {
             self.open_with(state, lower, node, flags, false)

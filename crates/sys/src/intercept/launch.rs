@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 
 use crate::filter::Insn;
+use crate::process::child;
 use crate::{limits, pidfd};
 
 /// What to start.
@@ -261,7 +262,7 @@ pub fn launch(launch: &Launch) -> Result<Launched, LaunchError> {
             },
         }),
         Err(error) => {
-            reap(pid);
+            child::reap(pid);
             Err(error)
         }
     }
@@ -549,15 +550,4 @@ fn has_ended(pid: i32) -> Result<bool, Errno> {
     Errno::result(r)?;
     // SAFETY: waitid has filled the fields of a child's report, or left zeroes.
     Ok(unsafe { info.si_pid() } != 0)
-}
-
-/// Ends a child that will never be used.
-fn reap(pid: i32) {
-    // SAFETY: `pid` is our child and not reaped yet, so the number is its own.
-    unsafe {
-        libc::kill(pid, libc::SIGKILL);
-        while libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL) < 0
-            && Errno::last() == Errno::EINTR
-        {}
-    }
 }

@@ -5,13 +5,14 @@
 //! process had when it started, so there must be no secrets by then. [`super::secret::Locked`] is not in it.
 #![allow(unsafe_code, reason = "clone(2), and what the child calls")]
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use nix::errno::Errno;
 use nix::sys::signal::SigSet;
+
+use super::child;
 
 static HOLDER: Mutex<Option<Holder>> = Mutex::new(None);
 
@@ -42,28 +43,20 @@ pub fn start() -> Result<(), Errno> {
 fn keep_child(started: &Sender<Result<i32, Errno>>, ends: &Receiver<()>) {
     // The child has this mask: signals of the terminal do not end it.
     let cloned = SigSet::all().thread_set_mask().and_then(|()| clone_child());
-    let _ = started.send(cloned.as_ref().map(|(pid, _)| *pid).map_err(|errno| *errno));
-    let Ok((pid, pidfd)) = cloned else { return };
-    let _ = ends.recv();
-    // SAFETY: takes numbers and null pointers only.
-    unsafe {
-        let pidfd = pidfd.as_raw_fd();
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd, libc::SIGKILL, 0, 0);
-        libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+    let _ = started.send(cloned);
+    if let Ok(pid) = cloned {
+        let _ = ends.recv();
+        child::reap(pid);
     }
 }
 
-fn clone_child() -> Result<(i32, OwnedFd), Errno> {
+fn clone_child() -> Result<i32, Errno> {
     let parent = std::process::id().cast_signed();
-    let mut pidfd: RawFd = -1;
-    // Without a signal at its end.
-    let flags = libc::CLONE_FILES | libc::CLONE_PIDFD;
-    // SAFETY: the child has a copy of the memory, and makes nothing but system calls.
-    let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, &raw mut pidfd, 0, 0) };
+    // SAFETY: the child has a copy of the memory, and makes nothing but system calls. It sends no signal at its end.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES, 0, 0, 0, 0) };
     match Errno::result(pid)? as i32 {
         0 => hold(parent),
-        // SAFETY: the kernel has just opened it.
-        pid => Ok((pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
+        pid => Ok(pid),
     }
 }
 
@@ -82,7 +75,7 @@ fn hold(parent: i32) -> ! {
     }
 }
 
-/// The process in whose `/proc/PID/fd` others find this process's descriptors: the child, or else this one.
+/// The number PID of the directory `/proc/PID/fd` by which other processes open this process's descriptors: the child's, or else this process's own.
 pub fn pid() -> u32 {
     let holder = HOLDER.lock().unwrap_or_else(PoisonError::into_inner);
     holder
@@ -102,6 +95,7 @@ pub fn end() {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
 
     use super::*;
