@@ -1,5 +1,6 @@
 /* The race of Amino's paper: a privileged program asks with access(2) whether something is there, and then makes it, while an
- * adversary slips a symbolic link between. Prints how often that succeeded.
+ * adversary slips a symbolic link between. Ends when it has made ROUNDS files, and outside of transactions the adversary has
+ * succeeded; prints how often that was.
  *
  *     txn_race DIR inside|outside ROUNDS */
 #include "txn.h"
@@ -21,7 +22,7 @@ static void test(int argc, char **argv)
 
 	put("secret", "");
 	pid_t other = CHILD(adversary(0));
-	for (int round = 0; round < rounds; round++) {
+	while (made < rounds || (!inside && hits == 0)) {
 		if (inside)
 			IS(txn(BEGIN) == 1);
 		if (access("name", F_OK) < 0) {
@@ -37,7 +38,9 @@ static void test(int argc, char **argv)
 				IS(errno == EDEADLK || errno == ETIMEDOUT);
 			}
 		} else {
+			/* The adversary may not be running. */
 			links++;
+			usleep(100);
 		}
 		if (inside)
 			IS(txn(COMMIT) == 0);
@@ -52,10 +55,7 @@ static void test(int argc, char **argv)
 	}
 	kill(other, SIGKILL);
 	waitpid(other, NULL, 0);
-	fprintf(stderr, "%d hits, %d made, %lu rounds with a link, of %d\n", hits, made, links, rounds);
-	IS(made > 0);
+	fprintf(stderr, "%d hits, %d made, %lu rounds with a link\n", hits, made, links);
 	if (inside)
 		IS(hits == 0);
-	else
-		IS(hits > 0);
 }
