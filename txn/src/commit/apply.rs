@@ -4,10 +4,11 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use super::{DELETED_MIN, LOW, Shared};
+use crate::engine::Reclaim;
 use crate::space::Purpose;
 use crate::{Changes, Error, dir};
 
-/// How long the committer waits before it retries after a full disk has stopped the engine.
+/// How long the committer waits before it retries what the engine could not do on a full disk.
 const FULL_PAUSE: Duration = Duration::from_millis(500);
 /// On a full disk the engine is opened again when that gives back more than this.
 const RETURNABLE_LOW: u64 = 4 << 20;
@@ -191,30 +192,47 @@ impl Shared {
     /// failure leaves the engine unusable, the next batch reports it.
     pub(super) fn make_space(&self) -> Result<(), Error> {
         if !self.is_full() {
-            let reclaim = self.deleted.load(SeqCst) >= DELETED_MIN;
+            let reclaim = self.should_reclaim();
             // The deletions must be in the files that are rewritten.
             let least = if reclaim { 0 } else { RETURNABLE_LOW };
             if self.engine.files().returnable() > least {
                 self.reopen_if_space()?;
             }
-            if reclaim && let Ok(disk) = self.disk_space.disk() {
-                self.deleted.store(0, SeqCst);
-                let rewritten = self.engine.files().reclaim(disk.available);
-                if !matches!(rewritten, Ok(false)) {
-                    // By now the replaced files are deleted.
-                    self.reopen_if_space()?;
-                }
-                if matches!(rewritten, Ok(true)) && self.engine.files().changes_by_itself() {
-                    // Files of the copy that the last checkpoint relies on are deleted with the next checkpoint.
-                    self.unsynced.store(true, SeqCst);
-                    self.sync_engine(false, false)?;
-                }
+            if reclaim {
+                self.reclaim()?;
             }
         }
         let needed = self.needed();
         self.disk_space.keep_ballast(needed);
         if let Ok(Some(left)) = self.disk_space.look(0, Purpose::Growth, || needed) {
             self.low.store(left < LOW, SeqCst);
+        }
+        Ok(())
+    }
+
+    fn should_reclaim(&self) -> bool {
+        let since = *self.unreclaimed.lock();
+        self.deleted.load(SeqCst) >= DELETED_MIN
+            || since.is_some_and(|since| since.elapsed() >= FULL_PAUSE)
+    }
+
+    /// Lets the engine free the disk space of deleted entries.
+    fn reclaim(&self) -> Result<(), Error> {
+        let Ok(disk) = self.disk_space.disk() else {
+            return Ok(());
+        };
+        self.deleted.store(0, SeqCst);
+        let rewritten = self.engine.files().reclaim(disk.available);
+        let failed = matches!(rewritten, Ok(Reclaim::NoSpace) | Err(_));
+        *self.unreclaimed.lock() = failed.then(Instant::now);
+        if matches!(rewritten, Ok(Reclaim::Done) | Err(_)) {
+            // By now the replaced files are deleted.
+            self.reopen_if_space()?;
+        }
+        if matches!(rewritten, Ok(Reclaim::Done)) && self.engine.files().changes_by_itself() {
+            // Files of the copy that the last checkpoint relies on are deleted with the next checkpoint.
+            self.unsynced.store(true, SeqCst);
+            self.sync_engine(false, false)?;
         }
         Ok(())
     }

@@ -114,8 +114,10 @@ pub(crate) struct Shared {
     full: AtomicBool,
     /// The engine has batches that are not synced.
     unsynced: AtomicBool,
-    /// Number of keys deleted since the engine last freed disk space.
+    /// Number of keys deleted since the engine last had to free their disk space.
     deleted: AtomicU64,
+    /// Since when the engine cannot do that because of a full disk.
+    unreclaimed: Mutex<Option<Instant>>,
     closed: AtomicBool,
     failed: OnceLock<Arc<str>>,
     /// Whether a caller of `sync` is committing for the threads that wait on `synced`.
@@ -194,6 +196,7 @@ impl Shared {
             unsynced: AtomicBool::new(replayed > 0 || frozen),
             // The number of keys that earlier processes have deleted is not known.
             deleted: AtomicU64::new(DELETED_MIN),
+            unreclaimed: Mutex::new(None),
             closed: AtomicBool::new(false),
             failed: OnceLock::new(),
             leading: Mutex::new(false),

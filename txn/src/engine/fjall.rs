@@ -28,7 +28,7 @@ use nix::unistd::{Whence, lseek};
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
 use super::panics::open_files;
-use super::{Engine, Entry, Files, Snapshot, archive, files, visible_from};
+use super::{Engine, Entry, Files, Reclaim, Snapshot, archive, files, visible_from};
 use crate::changes::is_empty_range;
 use crate::space::Disk;
 use crate::{Changes, Error};
@@ -463,6 +463,13 @@ impl FjallEngine {
         Ok(relied_on)
     }
 
+    /// Bytes of files of tables that are replaced, but not yet deleted: fjall keeps them while an older version of its tables is in
+    /// use. Files of a compaction in progress count, too.
+    fn stale_bytes(opened: &Opened) -> u64 {
+        let files = disk_bytes(&opened.entries.path().join(TABLES));
+        files.saturating_sub(opened.entries.disk_space())
+    }
+
     /// Bytes of disk that the journals take.
     fn journal_bytes(&self) -> u64 {
         let journals = journals(&self.dir).into_iter();
@@ -552,6 +559,22 @@ impl Engine for FjallEngine {
     }
 }
 
+/// Whether tables with only the present entries fit into `available` bytes. Reads at most about as many bytes of entries, and what
+/// lies between them.
+fn rewritten_fits(opened: &Opened, available: u64) -> Result<bool, Error> {
+    let mut needed = opened.database.write_buffer_size().saturating_mul(2) + FLUSH_SPACE;
+    for entry in opened.entries.iter() {
+        let (key, value) = entry.into_inner().map_err(error("read a range"))?;
+        let bytes = (key.len() + value.len()) as u64;
+        // Tables have indexes and filters, too.
+        needed += bytes + bytes / 8;
+        if needed >= available {
+            return Ok(false);
+        }
+    }
+    Ok(needed < available)
+}
+
 impl Files for FjallEngine {
     fn reopen(&self) -> Result<(), Error> {
         let mut opened = self.opened.write();
@@ -573,12 +596,10 @@ impl Files for FjallEngine {
         let mut compaction = 0;
         if tables > 0 {
             // A compaction in progress has already taken the space for its output, and for files that are yet to be deleted.
-            let files = disk_bytes(&opened.entries.path().join(TABLES));
-            let taken = files.saturating_sub(tables);
             compaction = tables
                 .saturating_add(flushes)
                 .min(COMPACTION_MAX)
-                .saturating_sub(taken);
+                .saturating_sub(Self::stale_bytes(&opened));
         }
         pending.saturating_add(flushes).saturating_add(compaction)
     }
@@ -589,23 +610,31 @@ impl Files for FjallEngine {
     }
 
     fn returnable(&self) -> u64 {
-        if self.settled.load(SeqCst) {
+        let Ok(opened) = self.opened() else { return 0 };
+        let journals = if self.settled.load(SeqCst) {
             self.journal_bytes()
         } else {
             0
-        }
+        };
+        // To open it again would undo a compaction in progress.
+        let tables = if opened.database.active_compactions() == 0 {
+            Self::stale_bytes(&opened)
+        } else {
+            0
+        };
+        journals.saturating_add(tables)
     }
 
-    fn reclaim(&self, available: u64) -> Result<bool, Error> {
+    fn reclaim(&self, available: u64) -> Result<Reclaim, Error> {
         let opened = self.opened()?;
-        if opened.entries.disk_space() >= available {
-            return Ok(false);
+        if opened.entries.disk_space() >= available && !rewritten_fits(&opened, available)? {
+            return Ok(Reclaim::NoSpace);
         }
         // A rewrite drops entries whose deletion is in tables, but not those whose deletion is only in memory.
         self.flush(&opened)?;
         let done = opened.entries.major_compact();
         done.map_err(self.error("compact its tables"))
-            .map(|()| true)
+            .map(|()| Reclaim::Done)
     }
 
     fn size_on_disk(&self) -> Result<u64, Error> {
@@ -667,7 +696,7 @@ mod tests {
                 changes.put(b"B".to_vec(), vec![round; 100]);
                 engine.apply(&changes, &[round, applied]).unwrap();
                 held.push(engine.snapshot().unwrap());
-                assert!(engine.reclaim(u64::MAX).unwrap());
+                assert_eq!(engine.reclaim(u64::MAX).unwrap(), Reclaim::Done);
             }
             std::thread::scope(|scope| {
                 scope.spawn(|| {

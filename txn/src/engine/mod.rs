@@ -118,6 +118,17 @@ pub trait Engine: Send + Sync {
     }
 }
 
+/// What an engine did to free the disk space of deleted entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reclaim {
+    /// It has rewritten its files: a new open, or a checkpoint, frees the space.
+    Done,
+    /// It cannot at present, because the disk is too full.
+    NoSpace,
+    /// It would free little.
+    NotWorthwhile,
+}
+
 /// The files of an engine on the store's disk, which can become full.
 pub trait Files {
     /// Opens the files again after a write has failed because of a full disk. All applied batches are still there. If even
@@ -135,9 +146,9 @@ pub trait Files {
         0
     }
 
-    /// Rewrites the files without deleted entries, if `available` bytes are enough, and waits for that. Returns whether it
-    /// did: then a new open, or a checkpoint, frees space. [`Files::reopen`] must follow an error.
-    fn reclaim(&self, available: u64) -> Result<bool, Error>;
+    /// Rewrites the files without deleted entries, if `available` bytes are enough, and waits for that. [`Files::reopen`] must
+    /// follow an error.
+    fn reclaim(&self, available: u64) -> Result<Reclaim, Error>;
 
     /// Bytes of the files, as far as the engine knows.
     fn size_on_disk(&self) -> Result<u64, Error>;
@@ -164,8 +175,8 @@ impl Files for NoFiles {
         0
     }
 
-    fn reclaim(&self, _available: u64) -> Result<bool, Error> {
-        Ok(false)
+    fn reclaim(&self, _available: u64) -> Result<Reclaim, Error> {
+        Ok(Reclaim::NotWorthwhile)
     }
 
     fn size_on_disk(&self) -> Result<u64, Error> {

@@ -15,7 +15,7 @@ use std::thread;
 use amino_schema::header::FileSum;
 use bytes::Bytes;
 
-use super::{Engine, Entry, Files, NoFiles, Snapshot};
+use super::{Engine, Entry, Files, NoFiles, Reclaim, Snapshot};
 use crate::{Changes, Error};
 
 /// Takes the message of a panic.
@@ -258,7 +258,7 @@ impl Files for PanicCatcher {
         bytes.unwrap_or(0)
     }
 
-    fn reclaim(&self, available: u64) -> Result<bool, Error> {
+    fn reclaim(&self, available: u64) -> Result<Reclaim, Error> {
         self.call("give back space", |engine| of(engine).reclaim(available))
     }
 
@@ -413,8 +413,8 @@ mod tests {
             0
         }
 
-        fn reclaim(&self, _available: u64) -> Result<bool, Error> {
-            Ok(false)
+        fn reclaim(&self, _available: u64) -> Result<Reclaim, Error> {
+            Ok(Reclaim::NotWorthwhile)
         }
 
         fn size_on_disk(&self) -> Result<u64, Error> {

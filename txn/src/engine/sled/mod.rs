@@ -32,7 +32,7 @@ use self::copies::{Copies, Opened, Rest, Side, adopt, choose, remove, replace};
 use self::database::{DB, GROWTH, abandon, close, error, grown, rewrite, write};
 use self::recent::Recent;
 use self::snapshot::{Former, SledSnapshot};
-use super::{Engine, Files, Snapshot, tree};
+use super::{Engine, Files, Reclaim, Snapshot, tree};
 use crate::{Changes, Error};
 
 /// The directory in which a new copy is made before it replaces the old one.
@@ -161,17 +161,26 @@ impl SledEngine {
         Ok(opened)
     }
 
-    /// If deleted entries take much of the open copy, the number of bytes of the other entries.
-    fn is_worth_rewriting(&self, available: u64) -> Result<Option<u64>, Error> {
+    /// Bytes of the files of a copy.
+    fn copy_bytes(&self, side: Side) -> Result<u64, Error> {
+        let names = tree::names(&self.dir, side.name())?;
+        // sled's threads remove snapshots and blobs that a newer one replaces.
+        let bytes = |name| fs::metadata(self.dir.join(name)).map_or(0, |found| found.len());
+        Ok(names.iter().map(bytes).sum())
+    }
+
+    /// Bytes of the entries in the open copy; `None` when a copy that has only these may take `limit` bytes or more.
+    fn live_bytes(&self, limit: u64) -> Result<Option<u64>, Error> {
         let opened = self.opened()?;
         let mut live = 0_u64;
         for entry in opened.database.iter() {
             let (key, value) = entry.map_err(error("read a range"))?;
             live += (key.len() + value.len()) as u64;
+            if grown(live) >= limit {
+                return Ok(None);
+            }
         }
-        let size = tree::len(&self.copy(opened.side).join(DB));
-        let worth = size / 2 > grown(live) && available > grown(live);
-        Ok(worth.then_some(live))
+        Ok(Some(live))
     }
 }
 
@@ -279,19 +288,28 @@ impl Files for SledEngine {
         2 * GROWTH
     }
 
-    fn reclaim(&self, available: u64) -> Result<bool, Error> {
+    fn reclaim(&self, available: u64) -> Result<Reclaim, Error> {
         let is_settled = self.recent.read_recursive().applied.is_none();
-        if !is_settled || !matches!(*self.copies.rest.lock(), Rest::One(_)) {
-            return Ok(false);
+        let Rest::One(rested) = *self.copies.rest.lock() else {
+            return Ok(Reclaim::NoSpace);
+        };
+        if !is_settled {
+            return Ok(Reclaim::NoSpace);
         }
-        let Some(live) = self.is_worth_rewriting(available)? else {
-            return Ok(false);
+        let worthwhile = self.copy_bytes(rested.other())? / 2;
+        let Some(live) = self.live_bytes(worthwhile.min(available))? else {
+            let reason = if worthwhile <= available {
+                Reclaim::NotWorthwhile
+            } else {
+                Reclaim::NoSpace
+            };
+            return Ok(reason);
         };
         let path = self.dir.join(REWRITTEN);
         let rewritten = rewrite(&self.opened()?.database, &path, live);
         if rewritten.is_err() {
             remove(&path)?;
-            return rewritten.map(|()| false);
+            return rewritten.map(|()| Reclaim::NoSpace);
         }
         let mut opened = self.copies.opened.write();
         let Opened { side, database, .. } = opened.take().ok_or(Error::NoSpace)?;
@@ -302,19 +320,11 @@ impl Files for SledEngine {
             is_rewritten: true,
             ..Opened::new(&self.dir, side)?
         });
-        Ok(true)
+        Ok(Reclaim::Done)
     }
 
     fn size_on_disk(&self) -> Result<u64, Error> {
-        let mut bytes = 0;
-        for side in Side::BOTH {
-            for name in tree::names(&self.dir, side.name())? {
-                let path = self.dir.join(&name);
-                // sled's threads remove snapshots and blobs that a newer one replaces.
-                bytes += fs::metadata(&path).map_or(0, |found| found.len());
-            }
-        }
-        Ok(bytes)
+        Ok(self.copy_bytes(Side::A)? + self.copy_bytes(Side::B)?)
     }
 
     fn changes_by_itself(&self) -> bool {
