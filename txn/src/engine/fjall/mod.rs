@@ -5,11 +5,12 @@
 //! and the sum. When the engine is opened, the rest of the journals is dropped: fjall refuses a journal with a damaged tail, and
 //! the log is replayed anyway.
 
+mod journals;
+mod snapshot;
+
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::mem;
-use std::ops::Bound;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,16 +21,16 @@ use amino_schema::holdings::Sum;
 use amino_schema::key::APPLIED;
 use bytes::Bytes;
 use fjall::{
-    AbstractTree, AnyTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode,
-    Snapshot as DatabaseSnapshot,
+    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode,
 };
-use lsm_tree::{Guard, Table};
-use nix::unistd::{Whence, lseek};
+use lsm_tree::Table;
 use parking_lot::{MappedRwLockReadGuard, RwLock, RwLockReadGuard};
 
+pub(super) use self::journals::remove_damaged_batches;
+use self::journals::{journal_end, journal_name, journals, keyspaces, truncate_journals};
+use self::snapshot::{FjallSnapshot, Reopened};
 use super::panics::open_files;
-use super::{Engine, Entry, Files, Reclaim, Snapshot, archive, files, visible_from};
-use crate::changes::is_empty_range;
+use super::{Engine, Files, Reclaim, Snapshot, archive, files};
 use crate::space::Disk;
 use crate::{Changes, Error};
 
@@ -83,32 +84,6 @@ pub(super) struct FjallEngine {
     reopened: Arc<RwLock<Reopened>>,
 }
 
-/// The tree, without the database, which holds the lock on the directory: so [`FjallEngine::reopen`] does not wait for snapshots.
-///
-/// The tree that is opened again may delete a file that the snapshot has not opened yet. Then reading the snapshot fails.
-struct FjallSnapshot {
-    /// Keeps fjall from dropping the versions of entries that the snapshot shows.
-    version: DatabaseSnapshot,
-    /// `None` only while it is dropped.
-    tree: Option<AnyTree>,
-    reopened: Arc<RwLock<Reopened>>,
-    /// [`Reopened::count`] at the time of the snapshot.
-    count: u64,
-}
-
-/// Tells snapshots of databases that have been closed whether they may delete files.
-///
-/// A snapshot that is the last to use a removed table deletes its file by its name, which is a number. The database that was opened
-/// after that may have given the number again. Held shared while a snapshot is dropped, and exclusively while the database is opened
-/// again, which fails when a file disappears meanwhile.
-#[derive(Default)]
-struct Reopened {
-    /// How often the database was opened again.
-    count: u64,
-    /// Snapshots from before this count must delete no file.
-    numbers_given_again: u64,
-}
-
 fn error(what: &'static str) -> impl Fn(fjall::Error) -> Error {
     move |why| Error::Engine {
         engine: "fjall",
@@ -142,183 +117,6 @@ fn cannot_open(dir: &Path, why: fjall::Error) -> Error {
 /// Whether the system call failed for a reason other than what is in the directory.
 fn is_of_the_system(error: &io::Error) -> bool {
     error.raw_os_error().is_some() && error.kind() != io::ErrorKind::NotFound
-}
-
-/// The journals in `dir` with their numbers.
-fn journals(dir: &Path) -> Vec<(u64, PathBuf)> {
-    let journal = |entry: io::Result<fs::DirEntry>| {
-        let path = entry.ok()?.path();
-        let number = journal_number(path.file_name()?.to_str()?)?;
-        Some((number, path))
-    };
-    let entries = fs::read_dir(dir).into_iter().flatten();
-    entries.filter_map(journal).collect()
-}
-
-fn journal_name(number: u64) -> String {
-    format!("{number}.jnl")
-}
-
-fn journal_number(name: &str) -> Option<u64> {
-    name.strip_suffix(".jnl")?.parse().ok()
-}
-
-/// Bytes of a journal before the zeros that fjall makes it with.
-fn journal_end(path: &Path) -> Result<u64, Error> {
-    let failed = |error| Error::io("read", path)(error);
-    let file = fs::File::open(path).map_err(failed)?;
-    let size = file.metadata().map_err(failed)?.len();
-    let hole = lseek(&file, 0, Whence::SeekHole).map_or(size, |hole| hole.unsigned_abs());
-    let mut end = hole.min(size);
-    let mut chunk = [0; 4096];
-    while end > 0 {
-        let from = end.saturating_sub(chunk.len() as u64);
-        let part = chunk.get_mut(..(end - from) as usize).unwrap_or_default();
-        file.read_exact_at(part, from).map_err(failed)?;
-        // The last byte of a batch is not zero.
-        if let Some(last) = part.iter().rposition(|&byte| byte != 0) {
-            return Ok(from + last as u64 + 1);
-        }
-        end = from;
-    }
-    Ok(0)
-}
-
-/// The files without which fjall takes a keyspace for one that was never finished, and deletes it.
-fn keyspaces(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir.join(KEYSPACES)).into_iter().flatten();
-    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let names = numbers.map(|number| format!("{KEYSPACES}/{number}/{CURRENT}"));
-    names.filter(|name| dir.join(name).exists()).collect()
-}
-
-/// Drops the part of the journals in `dir` after the checkpoint, which relied on `relied_on`. That part must be unchanged.
-///
-/// A journal that is shorter or missing is not damage in itself: fjall removes one whose batches are all in tables. If they are not,
-/// the engine opens with fewer entries than the checkpoint has, which is detected.
-fn truncate_journals(dir: &Path, relied_on: &[FileSum]) -> Result<(), Error> {
-    if !dir.is_dir() {
-        return Err(Error::Damaged {
-            place: dir.display().to_string(),
-            why: "this directory is missing".to_owned(),
-        });
-    }
-    for (number, path) in journals(dir) {
-        if !relied_on
-            .iter()
-            .any(|file| file.name == journal_name(number))
-        {
-            fs::remove_file(&path).map_err(Error::io("remove", &path))?;
-        }
-    }
-    for file in relied_on {
-        if file.name.ends_with(CURRENT) {
-            check_present(&dir.join(&file.name))?;
-        } else {
-            truncate_journal(&dir.join(&file.name), file)?;
-        }
-    }
-    if journals(dir).is_empty() {
-        // fjall must find a journal, or it would count from zero again. This one has a number that the checkpoint does not list:
-        // after a crash before the next checkpoint, it is not taken for a journal that the checkpoint relies on.
-        let numbers = relied_on
-            .iter()
-            .filter_map(|file| journal_number(&file.name));
-        let number = numbers.max().map_or(0, |number| number + 1);
-        let path = dir.join(journal_name(number));
-        fs::File::create(&path).map_err(Error::io("create", &path))?;
-    }
-    Ok(())
-}
-
-fn check_present(path: &Path) -> Result<(), Error> {
-    if path.exists() {
-        return Ok(());
-    }
-    Err(Error::Damaged {
-        place: path.display().to_string(),
-        why: "this file is missing".to_owned(),
-    })
-}
-
-/// Truncates the journal at `path` to the length that the checkpoint has recorded; removes it if it is shorter.
-fn truncate_journal(path: &Path, FileSum { len, sum, .. }: &FileSum) -> Result<(), Error> {
-    let found = match files::sum(path, *len) {
-        Err(error) if error.is_not_found() => return Ok(()),
-        found => found?,
-    };
-    match found {
-        None => return fs::remove_file(path).map_err(Error::io("remove", path)),
-        Some(found) if found == *sum => {}
-        Some(_) => {
-            return Err(Error::Damaged {
-                place: path.display().to_string(),
-                why: format!("its first {len} bytes are not what was written"),
-            });
-        }
-    }
-    let cut = OpenOptions::new()
-        .write(true)
-        .open(path)
-        .and_then(|journal| {
-            if journal.metadata()?.len() > *len {
-                journal.set_len(*len)?;
-            }
-            Ok(())
-        });
-    cut.map_err(Error::io("cut", path))
-}
-
-/// A batch in a journal: its start (tag, count, number), its items, its end (tag, XXH3 of the items, these bytes).
-const BATCH_START: usize = 1 + 4 + 8;
-const BATCH_END: usize = 1 + 8 + 4;
-const BATCH_MAGIC: &[u8] = b"FJL\x03";
-/// Maximum number of places that look like the end of a batch and are tried as its end.
-const ENDS_TRIED: usize = 256;
-
-/// Removes damaged batches from the journals in `dir`, which is a copy: because of them fjall would refuse all batches.
-pub(crate) fn remove_damaged_batches(dir: &Path) -> Result<(), Error> {
-    for (_, path) in journals(dir) {
-        let raw = fs::read(&path).map_err(Error::io("read", &path))?;
-        fs::write(&path, whole_batches(&raw)).map_err(Error::io("write", &path))?;
-    }
-    Ok(())
-}
-
-fn whole_batches(raw: &[u8]) -> Vec<u8> {
-    let len = BATCH_MAGIC.len();
-    let windows = raw.windows(len).enumerate();
-    let ends: Vec<_> = windows
-        .filter(|(_, bytes)| *bytes == BATCH_MAGIC)
-        .map(|(at, _)| at + len)
-        .collect();
-    let (mut whole, mut from, mut next) = (Vec::new(), 0, 0);
-    while let Some(rest) = ends.get(next..).filter(|rest| !rest.is_empty()) {
-        // An item may hold the same bytes.
-        let end = rest
-            .iter()
-            .take(ENDS_TRIED)
-            .position(|&end| raw.get(from..end).is_some_and(is_batch));
-        let passed = end.unwrap_or(0);
-        let to = rest.get(passed).copied().unwrap_or(raw.len());
-        if end.is_some() {
-            whole.extend_from_slice(raw.get(from..to).unwrap_or_default());
-        }
-        from = to;
-        next += passed + 1;
-    }
-    whole
-}
-
-fn is_batch(raw: &[u8]) -> bool {
-    let Some(items_end) = raw.len().checked_sub(BATCH_END) else {
-        return false;
-    };
-    let Some(items) = raw.get(BATCH_START..items_end) else {
-        return false;
-    };
-    let sum = raw.get(items_end + 1..items_end + 9);
-    raw.first() == Some(&1) && sum == Some(&Sum::of(items).to_le_bytes()[..])
 }
 
 /// Bytes of disk that the files in `dir` take.
@@ -616,11 +414,13 @@ impl Files for FjallEngine {
         } else {
             0
         };
-        // To open it again would undo a compaction in progress.
-        let tables = if opened.database.active_compactions() == 0 {
-            Self::stale_bytes(&opened)
-        } else {
+        // Snapshots may read the replaced tables, and a compaction in progress would be in vain.
+        let in_use =
+            Arc::strong_count(&self.reopened) > 1 || opened.database.active_compactions() > 0;
+        let tables = if in_use {
             0
+        } else {
+            Self::stale_bytes(&opened)
         };
         journals.saturating_add(tables)
     }
@@ -640,43 +440,6 @@ impl Files for FjallEngine {
     fn size_on_disk(&self) -> Result<u64, Error> {
         // fjall counts a new journal with the size that it is made with, without blocks.
         Ok(self.opened()?.entries.disk_space() + self.journal_bytes())
-    }
-}
-
-impl Drop for FjallSnapshot {
-    fn drop(&mut self) {
-        let reopened = self.reopened.read();
-        let tree = self.tree.take();
-        if self.count < reopened.numbers_given_again {
-            // The database has deleted the files, as it knows no tables with these numbers.
-            mem::forget(tree);
-        }
-    }
-}
-
-impl Snapshot for FjallSnapshot {
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Error> {
-        let found = self
-            .tree
-            .as_ref()
-            .map(|tree| tree.get(key, self.version.seqno()));
-        let found = found.transpose().map_err(|why| error("read")(why.into()))?;
-        Ok(found.flatten().map(Bytes::from))
-    }
-
-    fn range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Box<dyn Iterator<Item = Entry> + '_> {
-        let from = visible_from(from);
-        if is_empty_range(from, to) {
-            return Box::new(std::iter::empty());
-        }
-        let tree = self.tree.as_ref();
-        let range = |tree: &AnyTree| tree.range::<&[u8], _>((from, to), self.version.seqno(), None);
-        let entries = tree.map(range).into_iter().flatten();
-        Box::new(entries.map(|guard| {
-            let entry = guard.into_inner();
-            let (key, value) = entry.map_err(|why| error("read a range")(why.into()))?;
-            Ok((key.into(), value.into()))
-        }))
     }
 }
 
