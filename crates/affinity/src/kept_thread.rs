@@ -56,6 +56,7 @@ impl Drop for KeptThread {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
     use std::sync::mpsc::channel;
     use std::thread;
 
@@ -126,7 +127,10 @@ mod tests {
 
     #[test]
     fn a_thread_that_has_ended_is_none() {
-        let ended = thread::spawn(|| gettid().as_raw()).join().unwrap();
+        // Joining a thread does not wait until its number is gone; waiting for a process does.
+        let mut process = Command::new("true").spawn().unwrap();
+        let ended = process.id().cast_signed();
+        process.wait().unwrap();
         let ours = cpus(0);
         assert!(KeptThread::enter(ended).is_none());
         assert_eq!(cpus(0), ours);

@@ -180,7 +180,7 @@ impl SledEngine {
                 return Ok(None);
             }
         }
-        Ok(Some(live))
+        Ok((grown(live) < limit).then_some(live))
     }
 }
 
@@ -290,12 +290,9 @@ impl Files for SledEngine {
 
     fn reclaim(&self, available: u64) -> Result<Reclaim, Error> {
         let is_settled = self.recent.read_recursive().applied.is_none();
-        let Rest::One(rested) = *self.copies.rest.lock() else {
+        let (true, Rest::One(rested)) = (is_settled, *self.copies.rest.lock()) else {
             return Ok(Reclaim::NoSpace);
         };
-        if !is_settled {
-            return Ok(Reclaim::NoSpace);
-        }
         let worthwhile = self.copy_bytes(rested.other())? / 2;
         let Some(live) = self.live_bytes(worthwhile.min(available))? else {
             let reason = if worthwhile <= available {
