@@ -2,6 +2,7 @@
 //! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
 //! between a stub's check and its call.
 
+use goanna_callsites::{Placed, SITE, Site};
 use goanna_sys::arch::{self, NO_CALL};
 use goanna_sys::restarts::is_restart;
 use goanna_sys::stub::{self, NO_SYMLINKS, frame, kind, opens};
@@ -10,8 +11,6 @@ use goanna_vfs::Errno;
 use libc::user_regs_struct as Registers;
 
 use super::InProcess;
-use super::area::Area;
-use super::sites::{SITE, Site};
 use super::space::Space;
 
 /// Where a thread was.
@@ -33,9 +32,9 @@ impl InProcess {
         // The kernel has refused the call, and put its number back into rax.
         let is_refused = signal == libc::SIGSYS;
         let at = regs.rip;
-        let left = |area: &Area| leave(area, tid, is_refused, regs).ok().flatten();
+        let left = |placed: &Placed| leave(placed, tid, is_refused, regs).ok().flatten();
         let space = self.space(tid)?;
-        if let Some(left) = space.area(at, left) {
+        if let Some(left) = space.library(at, left) {
             return left;
         }
         leave_map(&space, tid, is_refused, regs)
@@ -230,7 +229,7 @@ impl Frame {
 fn before(regs: &mut Registers, base: u64, site: &Site) -> StubPosition {
     regs.rip = base + site.at + SITE - 2;
     regs.rax = site.nr.into();
-    if site.is_from_cwd() {
+    if site.from_cwd {
         regs.rdi = u64::from(libc::AT_FDCWD.cast_unsigned());
     }
     regs.orig_rax = NO_CALL;
@@ -238,25 +237,25 @@ fn before(regs: &mut Registers, base: u64, site: &Site) -> StubPosition {
 }
 
 fn leave(
-    area: &Area,
+    placed: &Placed,
     tid: i32,
     is_refused: bool,
     regs: &mut Registers,
 ) -> Result<Option<StubPosition>, Errno> {
-    let offset = (regs.rip - area.start()) as usize;
+    let offset = (regs.rip - placed.start()) as usize;
     let layout = stub::layout();
     if offset >= stub::common().len() {
-        return leave_site(area, tid, regs, offset - stub::common().len());
+        return leave_site(placed, tid, regs, offset - stub::common().len());
     }
     // The frame is gone, and r11 says where the thread is going.
     if offset == layout.slow_jump || offset == layout.done_jump {
         let made = offset == layout.done_jump;
         let behind = if made { 0 } else { 2 };
-        let Some(site) = area.site_returning_to(regs.r11.wrapping_add(behind)) else {
+        let Some(site) = placed.site_returning_to(regs.r11.wrapping_add(behind)) else {
             return Ok(None);
         };
         if !made {
-            return Ok(Some(before(regs, area.base, &site)));
+            return Ok(Some(before(regs, placed.base, &site)));
         }
         regs.rip = regs.r11;
         regs.orig_rax = NO_CALL;
@@ -267,7 +266,7 @@ fn leave(
     }
     let frame = Frame::read(tid, regs)?;
     // What the program itself has written over its stack is its own affair.
-    let Some(site) = area.site_returning_to(frame.ret) else {
+    let Some(site) = placed.site_returning_to(frame.ret) else {
         return Ok(None);
     };
     let result = regs.rax.cast_signed();
@@ -282,7 +281,7 @@ fn leave(
             && (is_interrupted || keeps(&site, result, has_met_link));
     frame.put_back(regs, offset >= layout.saved);
     if !is_made {
-        return Ok(Some(before(regs, area.base, &site)));
+        return Ok(Some(before(regs, placed.base, &site)));
     }
     regs.rip = frame.ret;
     // In the call itself: with its number, the kernel restarts it at the site, or makes it EINTR.
@@ -298,13 +297,13 @@ fn leave(
 
 /// In the code of a site, before the common code.
 fn leave_site(
-    area: &Area,
+    placed: &Placed,
     tid: i32,
     regs: &mut Registers,
     offset: usize,
 ) -> Result<Option<StubPosition>, Errno> {
     let size = stub::site().len();
-    let Some(site) = area.patched.get(offset / size).copied() else {
+    let Some(site) = placed.patched.get(offset / size).copied() else {
         return Ok(None);
     };
     let parts = stub::site_layout();
@@ -316,7 +315,7 @@ fn leave_site(
     if inside >= parts.framed {
         regs.rsp = regs.rsp.wrapping_add(stub::FRAME);
     }
-    Ok(Some(before(regs, area.base, &site)))
+    Ok(Some(before(regs, placed.base, &site)))
 }
 
 /// Whether the stub keeps this result of the call itself. One that it does not keep has had no effect.

@@ -6,11 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use goanna_callsites::Library;
+use goanna_callsites::library::content;
 use goanna_sys::mappings::{self, Mapping};
 use parking_lot::Mutex;
 
-use super::area::Constants;
-use super::sites::{Library, content};
+use super::area::{Constants, analyse};
 use crate::intercept::executor::Executor;
 use crate::shadow::Identity;
 
@@ -103,7 +104,7 @@ impl Libraries {
 }
 
 fn examined(path: &Path, key: Identity) -> Examined {
-    let library = content(path, Some(key)).and_then(|content| Library::analyse(&content));
+    let library = content(path, Some(key)).and_then(|content| analyse(&content));
     match library {
         Ok(library) => Examined::Is(Arc::new(library)),
         Err(_) => Examined::Refused,

@@ -1,12 +1,12 @@
 //! Calls answered inside the tracee: calls that concern no mount run natively, without a notification.
 //!
-//! In a process that makes many calls a site of libc or its loader (`sites`) is patched, when it is used for the second time, to
+//! In a process that makes many calls a site of libc or its loader (`goanna-callsites`) is patched, when it is used for the second time, to
 //! jump to a stub (`goanna_sys::stub`) behind the library's code. The stub makes the call under a cookie that the seccomp filter lets pass,
 //! and keeps the result only where the monitor would have passed the call on; otherwise it continues with the site's
 //! `syscall`, which notifies. Code that is not patched notifies as well, so patching is never needed for a right answer. The rules and their reasons are in docs/decisions/0053.
 //!
 //! * `calls` says which calls have stubs, and what each must look at.
-//! * `elf` and `sites` analyse a library; `libraries` keeps what they find, for the run.
+//! * `goanna-callsites` analyses a library; `libraries` keeps what it finds, for the run.
 //! * A process of a run that makes many calls gets stubs of its loader when it begins ([ADR 0125](../../../docs/decisions/0125-stubs-of-the-loader.md)).
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store, `shared` fills it; or for files of the host in a mount, `on_host` fills it then.
@@ -18,7 +18,6 @@
 
 mod area;
 pub mod calls;
-pub mod elf;
 mod leave;
 mod libraries;
 pub mod mount_points;
@@ -26,7 +25,6 @@ mod on_host;
 pub mod opens;
 pub mod run_map;
 mod shared;
-mod sites;
 mod space;
 
 use std::collections::HashMap;
@@ -37,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use goanna_callsites::library::content;
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::notify::Listener;
 use goanna_sys::stub::writes::WriteArea;
@@ -55,7 +54,6 @@ use libraries::{Examined, Libraries};
 use mount_points::MountPoints;
 use opens::shared_files::SharedFiles;
 use run_map::RunMap;
-use sites::{Library, content};
 use space::{Space, WriteAccess};
 
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
@@ -575,7 +573,7 @@ const LIBRARIES: [&str; 8] = [
 
 /// The number of calls of the library with this content that can be patched; the reason if there is none.
 pub fn patchable_calls(content: &[u8]) -> Result<usize, &'static str> {
-    Library::analyse(content).map(|library| library.sites.len())
+    area::analyse(content).map(|library| library.sites.len())
 }
 
 /// Describes which of the usual C libraries can be patched, and tells whether any can. `run_dir` is a run-time directory, and `tid` a process that
@@ -599,7 +597,7 @@ pub fn check(run_dir: &Path, tid: i32) -> Result<String, String> {
         let Ok(content) = content(Path::new(path), None) else {
             continue;
         };
-        match Library::analyse(&content) {
+        match area::analyse(&content) {
             Ok(library) if seen.contains(&library.build_id.1) => {}
             Ok(library) => {
                 found.push(format!("{} calls of {path}", library.sites.len()));

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use goanna_callsites::{Library, Placed, Site};
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::stub::writes::WriteArea;
 use goanna_sys::stub::{self, flag};
@@ -15,7 +16,6 @@ use parking_lot::{Mutex, MutexGuard};
 use super::area::{Area, Constants, MapWords, Use};
 use super::libraries::Examined;
 use super::opens::Opens;
-use super::sites::{Library, Site};
 
 /// Notified calls of a process before anything is patched in it but the loader, if the run makes many calls.
 const CALLS_IN_BUSY_RUN: u32 = 4;
@@ -127,8 +127,8 @@ impl State {
     /// A call at the instruction before `ip` has come to the monitor.
     fn note_use_in_loader(&self, nr: u32, ip: u64) {
         let mut loaders = self.areas.iter().filter(|area| area.is_loader);
-        if let Some(loader) = loaders.find(|area| area.code().contains(&ip)) {
-            loader.library.note_use(nr, ip - loader.base);
+        if let Some(loader) = loaders.find(|area| area.placed.code().contains(&ip)) {
+            loader.placed.library.note_use(nr, ip - loader.placed.base);
         }
     }
 
@@ -278,7 +278,7 @@ impl Space {
     /// Whether something is patched.
     pub fn is_patched(&self) -> bool {
         let state = self.state.lock();
-        state.areas.iter().any(|area| area.is_written)
+        state.areas.iter().any(|area| area.placed.is_written)
     }
 
     /// Whether the process has the map of attributes, or had it.
@@ -383,7 +383,7 @@ impl Space {
     pub fn site_returning_to(&self, address: u64) -> Option<(u64, Site)> {
         let state = self.state.lock();
         let mut areas = state.areas.iter();
-        areas.find_map(|area| Some((area.base, area.site_returning_to(address)?)))
+        areas.find_map(|area| Some((area.placed.base, area.placed.site_returning_to(address)?)))
     }
 
     /// Thread `tid` waits in call `nr` at the instruction before `ip`. See [`super::InProcess::observe`]. Whether the process is to get the map of
@@ -411,7 +411,7 @@ impl Space {
         let known = state
             .areas
             .iter()
-            .position(|area| area.code().contains(&ip));
+            .position(|area| area.placed.code().contains(&ip));
         let index = match known {
             Some(index) => index,
             None if state.without_sites.iter().any(|code| code.contains(&ip)) => return false,
@@ -482,7 +482,7 @@ impl Space {
             return;
         };
         area.is_loader = true;
-        let sites = area.library.often_used();
+        let sites = area.placed.library.often_used();
         let data = (state.flags(constants), state.map_words(self.owner));
         let has_failed = !sites.is_empty() && area.patch(constants, tid, &sites, data).is_err();
         state.areas.push(area);
@@ -499,21 +499,20 @@ impl Space {
         counts.fold(0, u64::saturating_add)
     }
 
-    /// Shows `see` the library around `ip`, if it is patched.
-    pub fn area<R>(&self, ip: u64, see: impl FnOnce(&Area) -> R) -> Option<R> {
+    /// Shows `see` the library in whose stubs `ip` is.
+    pub fn library<R>(&self, ip: u64, see: impl FnOnce(&Placed) -> R) -> Option<R> {
         let state = self.state.lock();
-        let area = state.areas.iter().find(|area| {
-            let end = area.site_start(area.patched.len());
-            area.is_written && (area.start()..end).contains(&ip)
-        });
-        area.map(see)
+        let mut libraries = state.areas.iter().map(|area| &area.placed);
+        libraries
+            .find(|placed| placed.is_written && placed.stubs().contains(&ip))
+            .map(see)
     }
 }
 
 /// Lets the stubs of `library`, if it is patched where `tid` maps it, notify.
 pub fn turn_off_unknown(constants: &Constants, tid: i32, mapping: &Mapping, library: Arc<Library>) {
     if let Some(mut area) = Area::mapped(library, mapping) {
-        area.is_written = true;
+        area.placed.is_written = true;
         area.set_flags(constants, tid, flag::OFF);
     }
 }

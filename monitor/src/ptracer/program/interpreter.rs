@@ -7,7 +7,7 @@
 
 use goanna_vfs::{PATH_MAX, Result};
 
-use crate::inprocess::elf::{u16_at, u32_at, u64_at};
+use goanna_callsites::elf::{u16_at, u32_at, u64_at};
 
 const PT_INTERP: u32 = 3;
 const EM_X86_64: u16 = 62;

@@ -1,0 +1,197 @@
+//! A library in the memory of a process: where stubs are, and which sites lead to them.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use goanna_sys::mappings::Mapping;
+use goanna_sys::{Errno, tracee};
+
+use crate::sites::MOV;
+use crate::{Library, PAGE, SITE, Site};
+
+/// Sites that are less than this many bytes apart are written together, with the code between them.
+const CLOSE: u64 = 512;
+
+/// The distance from `from` to `to`, where a jump can have it.
+pub fn distance(from: u64, to: u64) -> Option<[u8; 4]> {
+    let distance = to.wrapping_sub(from).cast_signed();
+    i32::try_from(distance).ok().map(i32::to_le_bytes)
+}
+
+/// The five bytes at `site` that jump to `here`.
+fn jump_bytes(site: u64, here: u64) -> Option<[u8; MOV as usize]> {
+    let [a, b, c, d] = distance(site + MOV, here)?;
+    Some([0xe9, a, b, c, d])
+}
+
+/// The sizes of what is written behind a library's code, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Of the code that all stubs of the library have in common, which comes first.
+    pub common: usize,
+    /// Of the code of one site.
+    pub site: usize,
+}
+
+/// A library at an address of a process.
+#[derive(Debug, Clone)]
+pub struct Placed {
+    /// What is known of it.
+    pub library: Arc<Library>,
+    /// Where the library begins.
+    pub base: u64,
+    /// The sites that lead to stubs, in the order of their code.
+    pub patched: Vec<Site>,
+    /// Whether something is written behind the library's code, perhaps only a part of it.
+    pub is_written: bool,
+    sizes: Sizes,
+}
+
+impl Placed {
+    /// `library` where `mapping` has all of its code and its padding.
+    pub fn mapped(library: Arc<Library>, mapping: &Mapping, sizes: Sizes) -> Option<Self> {
+        let before = library.code_offset % PAGE;
+        let needed = library.padding.end - library.code.start + before;
+        let is_whole =
+            mapping.offset == library.code_offset - before && mapping.end - mapping.start >= needed;
+        let base = (mapping.start + before).checked_sub(library.code.start)?;
+        is_whole.then_some(Self {
+            library,
+            base,
+            patched: Vec::new(),
+            is_written: false,
+            sizes,
+        })
+    }
+
+    /// Where the common code is.
+    pub fn start(&self) -> u64 {
+        self.base + self.library.padding.start
+    }
+
+    /// Where the code of the patched site `index` is, or would be.
+    fn site_start(&self, index: usize) -> u64 {
+        let before = self.sizes.common + index * self.sizes.site;
+        self.start() + before as u64
+    }
+
+    /// The addresses of the common code, and of the code of the patched sites.
+    pub fn stubs(&self) -> Range<u64> {
+        self.start()..self.site_start(self.patched.len())
+    }
+
+    /// The addresses of the library's code.
+    pub fn code(&self) -> Range<u64> {
+        self.base + self.library.code.start..self.base + self.library.code.end
+    }
+
+    /// Whether the code of one more site would be in the padding.
+    pub fn has_space(&self) -> bool {
+        self.fits(self.patched.len())
+    }
+
+    /// Whether all of the code of the site `index` would be in the padding.
+    fn fits(&self, index: usize) -> bool {
+        self.site_start(index + 1) <= self.base + self.library.padding.end
+    }
+
+    /// The site whose `syscall` ends at address `ip`, patched or not.
+    pub fn site_before(&self, ip: u64) -> Option<&Site> {
+        self.library.site_before(ip.checked_sub(self.base)?)
+    }
+
+    /// The patched site whose `syscall` ends at address `ip`.
+    pub fn site_returning_to(&self, ip: u64) -> Option<Site> {
+        let at = ip.checked_sub(self.base)?.checked_sub(SITE)?;
+        self.patched.iter().find(|site| site.at == at).copied()
+    }
+
+    /// The address behind the `syscall` of a site.
+    pub fn return_address(&self, site: &Site) -> u64 {
+        self.base + site.at + SITE
+    }
+
+    /// Patches `sites` in the process of `tid`, which must not run in the library, as far as there is space for them. `common` makes the common code, and
+    /// `site_code` the code of a site at an address. After an error, some may be patched.
+    pub fn patch(
+        &mut self,
+        tid: i32,
+        sites: &[Site],
+        common: impl FnOnce() -> Vec<u8>,
+        site_code: impl Fn(&Self, &Site, u64) -> Option<Vec<u8>>,
+    ) -> Result<(), Errno> {
+        let (mut code, mut start) = (Vec::new(), self.site_start(self.patched.len()));
+        if !self.is_written {
+            self.verify(tid)?;
+            // The code of sites lies behind it.
+            code = common();
+            start = self.start();
+        }
+        let first = self.patched.len();
+        let space = (first..)
+            .take_while(|index| self.fits(*index))
+            .take(sites.len())
+            .count();
+        let sites = sites.get(..space).unwrap_or_default();
+        // Sites that are close to each other are written together.
+        let mut texts = Vec::new();
+        let mut index = first;
+        for group in sites.chunk_by(|one, next| next.at - one.at < CLOSE) {
+            let Some((one, last)) = group.first().zip(group.last()) else {
+                continue;
+            };
+            let mut text = vec![0; (last.at + SITE - one.at) as usize];
+            tracee::read_exact(tid, self.base + one.at, &mut text)?;
+            for site in group {
+                let (at, here) = (self.base + site.at, self.site_start(index));
+                let bytes = text.get_mut((site.at - one.at) as usize..);
+                let bytes = bytes.and_then(|bytes| bytes.first_chunk_mut::<{ SITE as usize }>());
+                let bytes = bytes
+                    .filter(|bytes| **bytes == site.bytes())
+                    .ok_or(Errno::EBUSY)?;
+                let jump = jump_bytes(at, here).ok_or(Errno::ERANGE)?;
+                for (byte, new) in bytes.iter_mut().zip(jump) {
+                    *byte = new;
+                }
+                code.extend_from_slice(&site_code(self, site, here).ok_or(Errno::ERANGE)?);
+                index += 1;
+            }
+            texts.push((self.base + one.at, text));
+        }
+        let mut pieces = vec![(start, code.as_slice())];
+        pieces.extend(texts.iter().map(|(at, text)| (*at, text.as_slice())));
+        // Recorded first: if only some pieces can be written, a thread that runs in them must be found there all the same.
+        self.is_written = true;
+        self.patched.extend_from_slice(sites);
+        tracee::write_all_forced(tid, &pieces)
+    }
+
+    /// EBUSY unless the library in memory is the one that was analysed, and what is behind its code is unused.
+    fn verify(&self, tid: i32) -> Result<(), Errno> {
+        let (id_at, id) = &self.library.build_id;
+        let mut found = vec![0; id.len()];
+        tracee::read_exact(tid, self.base + id_at, &mut found)?;
+        let length = self.library.padding.end - self.library.padding.start;
+        let mut padding = vec![0; length as usize];
+        tracee::read_exact(tid, self.start(), &mut padding)?;
+        if found != *id || padding.iter().any(|&byte| byte != 0) {
+            return Err(Errno::EBUSY);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_lead_where_they_should() {
+        assert_eq!(jump_bytes(0x1000, 0x2000), Some([0xe9, 0xfb, 0x0f, 0, 0]));
+        assert_eq!(
+            jump_bytes(0x2000, 0x1000),
+            Some([0xe9, 0xfb, 0xef, 0xff, 0xff])
+        );
+        assert_eq!(jump_bytes(0, 1 << 40), None);
+    }
+}
