@@ -25,6 +25,7 @@ mod files;
 mod intercept;
 pub mod plural;
 mod process;
+pub mod recorder;
 pub mod replay;
 pub mod stub;
 mod tracees;

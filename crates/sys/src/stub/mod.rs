@@ -9,7 +9,7 @@ use std::arch::global_asm;
 
 pub mod map;
 pub mod opens;
-mod words;
+pub(crate) mod words;
 pub mod writes;
 
 global_asm!(

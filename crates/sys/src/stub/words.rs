@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 /// A shared mapping of a memfd.
 #[derive(Debug)]
-pub(super) struct SharedWords {
+pub(crate) struct SharedWords {
     start: NonNull<AtomicU64>,
     len: usize,
 }
