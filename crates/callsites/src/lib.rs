@@ -23,4 +23,4 @@ pub use sites::{SITE, Site};
 pub const PAGE: u64 = 4096;
 
 /// What a caller needs to know of a call at a site, by its number; `None` for a call that is left alone.
-pub type KindOf = fn(u32) -> Option<u32>;
+pub type KindOf<'a> = &'a dyn Fn(u32) -> Option<u32>;

@@ -69,7 +69,7 @@ impl Library {
     /// Looks into the file with this content.
     ///
     /// The sites are of the calls for which `kind_of` is `Some`; `space` bytes are needed behind the code.
-    pub fn analyse(data: &[u8], kind_of: KindOf, space: usize) -> Result<Self, Refusal> {
+    pub fn analyse(data: &[u8], kind_of: KindOf<'_>, space: usize) -> Result<Self, Refusal> {
         let elf = Elf::parse(data).ok_or("no ELF file of x86-64")?;
         let name = elf.soname().ok_or("no name of a library")?;
         if !NAMES.contains(&name) {
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_library_with_any_numbers_is_refused_or_taken() {
         let whole = library();
-        let sites = Library::analyse(&whole, kind_of, 64).unwrap().sites;
+        let sites = Library::analyse(&whole, &kind_of, 64).unwrap().sites;
         assert_eq!(
             sites.iter().map(|site| site.at).collect::<Vec<_>>(),
             [0x1000]
@@ -215,7 +215,7 @@ mod tests {
             for number in [u64::MAX, u64::MAX - 3, u64::MAX << 12, 1 << 63, 1 << 31, 0] {
                 let mut file = whole.clone();
                 file[at..at + 8].copy_from_slice(&number.to_le_bytes());
-                taken += usize::from(Library::analyse(&file, kind_of, 64).is_ok());
+                taken += usize::from(Library::analyse(&file, &kind_of, 64).is_ok());
             }
         }
         assert!(taken > 0);

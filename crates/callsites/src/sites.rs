@@ -72,7 +72,7 @@ pub(crate) fn sites(
     text: &[u8],
     base: u64,
     functions: &[Range<u64>],
-    kind_of: KindOf,
+    kind_of: KindOf<'_>,
 ) -> Vec<Site> {
     let mut candidates: Vec<Site> = memchr::memmem::find_iter(text, &SYSCALL)
         .filter_map(|call| candidate(text.get(..call)?, base, kind_of))
@@ -110,7 +110,7 @@ pub(crate) fn sites(
 }
 
 /// The site whose `syscall` is behind `text`.
-fn candidate(text: &[u8], base: u64, kind_of: KindOf) -> Option<Site> {
+fn candidate(text: &[u8], base: u64, kind_of: KindOf<'_>) -> Option<Site> {
     let (before, mov) = text.split_last_chunk::<{ MOV as usize }>()?;
     let at = base + before.len() as u64;
     if let [0xb8, number @ ..] = mov {
@@ -256,7 +256,7 @@ mod tests {
 
     fn found(text: &[u8]) -> Vec<u64> {
         let whole = 0x1000..0x1000 + text.len() as u64;
-        let sites = sites(text, 0x1000, std::slice::from_ref(&whole), kind_of);
+        let sites = sites(text, 0x1000, std::slice::from_ref(&whole), &kind_of);
         sites.iter().map(|site| site.at).collect()
     }
 
@@ -306,7 +306,7 @@ mod tests {
             [0u64; 0]
         );
         let whole = 0x1000..0x1000 + open.len() as u64;
-        let site = sites(&open, 0x1000, std::slice::from_ref(&whole), kind_of)[0];
+        let site = sites(&open, 0x1000, std::slice::from_ref(&whole), &kind_of)[0];
         assert!(site.from_cwd && site.nr == 257);
         assert_eq!(site.bytes(), open[8..15]);
     }
@@ -323,7 +323,7 @@ mod tests {
         let text = function(&[]);
         let elsewhere = 0x2000..0x2008;
         assert_eq!(
-            sites(&text, 0x1000, std::slice::from_ref(&elsewhere), kind_of),
+            sites(&text, 0x1000, std::slice::from_ref(&elsewhere), &kind_of),
             []
         );
     }

@@ -103,7 +103,7 @@ fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
 /// Looks into the library with this content.
 pub fn analyse(content: &[u8]) -> Result<Library, Refusal> {
     let Sizes { common, site } = sizes();
-    Library::analyse(content, kind_of, common + SITES_MIN * site)
+    Library::analyse(content, &kind_of, common + SITES_MIN * site)
 }
 
 /// The sizes of the code of an area.

@@ -2,6 +2,8 @@
 //!
 //! The kernel keeps a bitmap of the calls that a filter allows whatever their arguments are, and does not run the filter for them.
 
+use std::ops::Range;
+
 use goanna_sys::arch::AUDIT_ARCH;
 use goanna_sys::filter::Insn;
 
@@ -12,6 +14,7 @@ const LD_W_ABS: u32 = 0x20;
 const JEQ: u32 = 0x15;
 const JGT: u32 = 0x25;
 const JGE: u32 = 0x35;
+const JA: u32 = 0x05;
 const RET: u32 = 0x06;
 
 const RET_ALLOW: u32 = 0x7fff_0000;
@@ -19,13 +22,15 @@ const RET_TRACE: u32 = 0x7ff0_0000;
 
 const OFFSET_NR: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
+const OFFSET_INSTRUCTION: u32 = 8;
 const OFFSET_FIRST_ARGUMENT: u32 = 16;
 
 /// The operations of prctl(2) that the tracer itself must see: a new name of the thread, a seccomp filter.
 pub const PRCTL_SEEN: [u32; 2] = [libc::PR_SET_NAME as u32, libc::PR_SET_SECCOMP as u32];
 
-/// Stops the calls of `set`, calls of 32-bit programs, and the prctl operations of [`PRCTL_SEEN`].
-pub fn compile(set: &CallSet) -> Vec<Insn> {
+/// Stops the calls of `set`, calls of 32-bit programs, and the prctl operations of [`PRCTL_SEEN`]. Calls that the code at `recorder` makes pass; its addresses differ in
+/// their lower halves only.
+pub fn compile(set: &CallSet, recorder: Option<Range<u64>>) -> Vec<Insn> {
     let mut program = vec![
         Insn::stmt(LD_W_ABS, OFFSET_ARCH),
         Insn::jump(JEQ, AUDIT_ARCH, 1, 0),
@@ -42,16 +47,36 @@ pub fn compile(set: &CallSet) -> Vec<Insn> {
             Insn::stmt(RET, RET_ALLOW),
         ]);
     }
+    let mut stops = Vec::new();
     for (first, last) in set.ranges() {
         let last = if last == LIMIT { u32::MAX } else { last };
         program.extend([
             Insn::jump(JGE, first, 0, 2),
             Insn::jump(JGT, last, 2, 0),
-            Insn::stmt(RET, RET_TRACE),
+            Insn::stmt(JA, 0),
+            Insn::stmt(RET, RET_ALLOW),
+        ]);
+        stops.push(program.len() - 2);
+    }
+    program.push(Insn::stmt(RET, RET_ALLOW));
+    // The kernel knows of a call that it always passes, without running the filter, only if that does not depend on the address.
+    let end = program.len();
+    for at in stops {
+        if let Some(stop) = program.get_mut(at) {
+            stop.k = (end - at - 1) as u32;
+        }
+    }
+    if let Some(recorder) = recorder {
+        program.extend([
+            Insn::stmt(LD_W_ABS, OFFSET_INSTRUCTION + 4),
+            Insn::jump(JEQ, (recorder.start >> 32) as u32, 0, 4),
+            Insn::stmt(LD_W_ABS, OFFSET_INSTRUCTION),
+            Insn::jump(JGE, recorder.start as u32, 0, 2),
+            Insn::jump(JGE, recorder.end as u32, 1, 0),
             Insn::stmt(RET, RET_ALLOW),
         ]);
     }
-    program.push(Insn::stmt(RET, RET_ALLOW));
+    program.push(Insn::stmt(RET, RET_TRACE));
     program
 }
 
@@ -60,7 +85,7 @@ mod tests {
     use super::*;
 
     /// The value that the filter returns for a call.
-    fn run(program: &[Insn], arch: u32, nr: u32, argument: u32) -> u32 {
+    fn run(program: &[Insn], arch: u32, nr: u32, (argument, ip): (u32, u64)) -> u32 {
         let (mut at, mut accumulator) = (0, 0);
         loop {
             let insn = program[at];
@@ -71,9 +96,12 @@ mod tests {
                     accumulator = match insn.k {
                         OFFSET_NR => nr,
                         OFFSET_ARCH => arch,
+                        OFFSET_INSTRUCTION => ip as u32,
+                        12 => (ip >> 32) as u32,
                         _ => argument,
                     }
                 }
+                JA => at += insn.k as usize,
                 JEQ => at += jump(accumulator == insn.k),
                 JGT => at += jump(accumulator > insn.k),
                 JGE => at += jump(accumulator >= insn.k),
@@ -93,15 +121,29 @@ mod tests {
                 1 => (0..=LIMIT).collect(),
                 _ => (0..=LIMIT).filter(|_| random.u32(..20) < density).collect(),
             };
-            let program = compile(&set);
+            let recorder = 0x12_3456_7000..0x12_3456_a000;
+            let program = compile(&set, Some(recorder.clone()));
             assert!(program.len() < 4096);
             for nr in (0..600).chain([u32::MAX, 0x4000_0000]) {
-                let stops = run(&program, AUDIT_ARCH, nr, 0) == RET_TRACE;
-                assert_eq!(stops, set.contains(nr), "{nr} {set:?}");
-                assert_eq!(run(&program, 0x4000_0003, nr, 0), RET_TRACE);
+                let stops =
+                    |program: &[Insn], ip| run(program, AUDIT_ARCH, nr, (0, ip)) == RET_TRACE;
+                for ip in [
+                    0,
+                    recorder.start - 1,
+                    recorder.end,
+                    0x13_3456_8000,
+                    0x3456_8000,
+                ] {
+                    assert_eq!(stops(&program, ip), set.contains(nr), "{nr} {set:?}");
+                }
+                for ip in [recorder.start, recorder.end - 1] {
+                    assert!(!stops(&program, ip));
+                    assert_eq!(stops(&compile(&set, None), ip), set.contains(nr));
+                }
+                assert_eq!(run(&program, 0x4000_0003, nr, (0, 0)), RET_TRACE);
             }
             for operation in PRCTL_SEEN {
-                assert_eq!(run(&program, AUDIT_ARCH, prctl, operation), RET_TRACE);
+                assert_eq!(run(&program, AUDIT_ARCH, prctl, (operation, 0)), RET_TRACE);
             }
         }
     }

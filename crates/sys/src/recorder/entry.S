@@ -19,13 +19,13 @@
 	.section goanna_recorder, "ax", @progbits
 	.balign 64
 	.globl goanna_recorder_entry, goanna_recorder_entered, goanna_recorder_check, goanna_recorder_call, goanna_recorder_called
-	.globl goanna_recorder_abandoned, goanna_recorder_left, goanna_recorder_trapped, goanna_recorder_end_of_entry
+	.globl goanna_recorder_abandoned, goanna_recorder_left, goanna_recorder_trapped, goanna_recorder_unrecorded, goanna_recorder_leaving
 
 # The first instruction of the recorder, at the start of its section.
 goanna_recorder_entry:
 	lea goanna_recorder_entry+STATE_AT(%rip),%r11
 	cmpq $0,OFF(%r11)
-	jne .Lunrecorded
+	jne goanna_recorder_unrecorded
 	mov %eax,NR(%r11)
 	mov %rcx,RETURN(%r11)
 	mov %rsp,STACK(%r11)
@@ -66,11 +66,13 @@ goanna_recorder_trapped:
 	jmp *%rcx
 
 # The call is made as if this had not been there: the site's `syscall` stops.
-.Lunrecorded:
+goanna_recorder_unrecorded:
 	lea -2(%rcx),%rcx
+goanna_recorder_leaving:
 	jmp *%rcx
 
 # Makes the call in the state rdi, and returns its result.
+	.globl goanna_recorder_make
 goanna_recorder_make:
 	mov NR(%rdi),%eax
 	mov ARGS+8(%rdi),%rsi
@@ -90,5 +92,4 @@ goanna_recorder_called:
 goanna_recorder_abandoned:
 	mov $-4096,%rax
 	ret
-goanna_recorder_end_of_entry:
 	.previous

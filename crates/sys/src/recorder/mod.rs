@@ -38,6 +38,8 @@ pub const RING: usize = 0x1000 + CAPACITY;
 /// Size of it all.
 pub const LEN: usize = RING_AT + RING;
 
+/// The largest record, bytes.
+const RECORD_MAX: usize = 0x6000;
 const SHAPES_AT: usize = 0x2800;
 /// Calls with larger numbers have no shape.
 pub const SHAPES: usize = 512;
@@ -47,6 +49,9 @@ unsafe extern "C" {
     static goanna_recorder_entered: u8;
     static goanna_recorder_left: u8;
     static goanna_recorder_trapped: u8;
+    static goanna_recorder_unrecorded: u8;
+    static goanna_recorder_leaving: u8;
+    static goanna_recorder_make: u8;
     static goanna_recorder_check: u8;
     static goanna_recorder_call: u8;
     static goanna_recorder_called: u8;
@@ -92,7 +97,7 @@ pub mod state {
     pub const TRAP: u64 = 16;
     /// Not 0: the recorder does not make the call, if it has not made it yet.
     pub const ABANDON: u64 = 24;
-    /// Not 0: the result is the call's, else the site's `syscall` makes it.
+    /// Not 0: the call has been made, else the site's `syscall` makes it.
     pub const KEEP: u64 = 32;
     /// The call's result.
     pub const RESULT: u64 = 40;
@@ -100,6 +105,10 @@ pub mod state {
     pub const NR: u64 = 48;
     /// The address behind the site's `syscall`.
     pub const RETURN: u64 = 56;
+    /// The program's stack pointer.
+    pub const STACK: u64 = 64;
+    /// The call's six arguments.
+    pub const ARGS: u64 = 72;
     /// The function clock_gettime of the process's vDSO; 0: the system call is made.
     pub const CLOCK: u64 = 120;
     /// [`super::CAPACITY`]
@@ -115,6 +124,12 @@ pub struct Layout {
     pub left: u64,
     /// Behind the `int3`.
     pub trapped: u64,
+    /// From here on a call that is not recorded is left to the site's `syscall`, which is 2 bytes before rcx.
+    pub unrecorded: u64,
+    /// From here on rcx is the address of the site's `syscall`.
+    pub leaving: u64,
+    /// From here on the registers are the recorder's own, as behind `entered`.
+    pub make: u64,
     /// From here to `call`, the thread is about to make the call.
     pub check: u64,
     /// The `syscall`.
@@ -135,6 +150,9 @@ pub fn layout() -> Layout {
         entered: from_start(&raw const goanna_recorder_entered),
         left: from_start(&raw const goanna_recorder_left),
         trapped: from_start(&raw const goanna_recorder_trapped),
+        unrecorded: from_start(&raw const goanna_recorder_unrecorded),
+        leaving: from_start(&raw const goanna_recorder_leaving),
+        make: from_start(&raw const goanna_recorder_make),
         check: from_start(&raw const goanna_recorder_check),
         call: from_start(&raw const goanna_recorder_call),
         called: from_start(&raw const goanna_recorder_called),
@@ -154,6 +172,23 @@ pub fn code(shapes: &[u16; SHAPES]) -> Vec<u8> {
     all.extend(shapes.iter().flat_map(|shape| shape.to_le_bytes()));
     all.resize(CODE, 0);
     all
+}
+
+/// The offset of the function clock_gettime in the vDSO, of which all processes have the same; `None` if this process has none.
+pub fn clock_in_vdso() -> Option<u64> {
+    // SAFETY: names of C; the library is in memory for as long as the process.
+    unsafe {
+        let start = libc::getauxval(libc::AT_SYSINFO_EHDR);
+        let vdso = libc::dlopen(
+            c"linux-vdso.so.1".as_ptr(),
+            libc::RTLD_NOW | libc::RTLD_NOLOAD,
+        );
+        if start == 0 || vdso.is_null() {
+            return None;
+        }
+        let clock = libc::dlsym(vdso, c"__vdso_clock_gettime".as_ptr());
+        (clock as u64).checked_sub(start)
+    }
 }
 
 /// The first words of the state of a process.

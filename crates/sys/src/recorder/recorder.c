@@ -85,10 +85,10 @@ struct state {
 	u64 capacity;
 };
 
-/* Bytes that the tracee has ever written, and those that the tracer has read. */
+/* Bytes that the tracee has ever written, and those that the tracer has read. While the call is made, `begun` is one more than the place of its record. */
 struct ring {
-	u64 written;
-	u8 padding[56];
+	u64 written, begun;
+	u8 padding[48];
 	u64 read;
 };
 
@@ -227,7 +227,7 @@ LOCAL u8 *put_parent(u8 *at, u8 *scratch, int directory, const u8 *path)
 }
 
 /* Opens what a path names, and records where the path leads. Returns the descriptor, or a negative error. */
-LOCAL u8 *resolve(u8 *at, struct state *state, int directory, const u8 *path, int no_follow, long *opened)
+LOCAL u8 *resolve(u8 *at, struct state *state, u32 shape, int directory, const u8 *path, int no_follow, long *opened)
 {
 	long flags = O_PATH | O_CLOEXEC | (no_follow ? O_NOFOLLOW : 0);
 	*opened = call(SYS_openat, directory, (long)path, flags, 0);
@@ -236,10 +236,11 @@ LOCAL u8 *resolve(u8 *at, struct state *state, int directory, const u8 *path, in
 	case -ENOTDIR:
 	case -ELOOP:
 	case -EACCES:
-		at = put_parent(at, (u8 *)state + SCRATCH_AT, directory, path);
+		if (shape & FILES)
+			at = put_parent(at, (u8 *)state + SCRATCH_AT, directory, path);
 		break;
 	default:
-		if (*opened >= 0)
+		if (*opened >= 0 && shape & FILES)
 			at = put_link(at, PATH_LINK, (int)*opened);
 	}
 	return at;
@@ -295,7 +296,7 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 			return;
 	} else if (shape & PATH) {
 		/* This tells whether the path can be read. */
-		at = resolve(at, state, directory, path, no_follow, &opened);
+		at = resolve(at, state, shape, directory, path, no_follow, &opened);
 		if (!is_readable(opened))
 			return;
 		if (!*path) {
@@ -304,23 +305,28 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 			return;
 		}
 		at = put_string(at, path);
-		if (shape & DIRECTORY && *path != '/')
+		if (shape & DIRECTORY && shape & FILES && *path != '/')
 			at = put_directory(at, directory);
 	}
 
 	for (u64 i = 0; i < 6; i++)
 		record->args[i] = state->args[i];
 	record->nr = (u32)state->nr;
+	record->size = (u32)(at - (u8 *)record);
 	record->entered = now(state);
+	/* If the process is killed in the call, the tracer finds it. */
+	__atomic_store_n(&ring->begun, written + 1, __ATOMIC_RELEASE);
 	result = goanna_recorder_make(state);
+	__atomic_store_n(&ring->begun, 0, __ATOMIC_RELEASE);
 	if (result == ABANDONED) {
 		if (opened >= 0)
 			call(SYS_close, opened, 0, 0, 0);
 		return;
 	}
+	state->result = result;
+	state->keep = 1;
 	record->left = now(state);
 	record->result = result;
-	state->result = result;
 
 	if (shape & OPENS && result != -EFAULT) {
 		at = put_string(at, path);
@@ -329,7 +335,7 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 				at = put_link(at, LINK, (int)result);
 				at = put_stat(at, FILE_STAT, (int)result);
 			} else {
-				at = resolve(at, state, directory, path, no_follow, &opened);
+				at = resolve(at, state, shape, directory, path, no_follow, &opened);
 			}
 			if (shape & DIRECTORY && *path != '/')
 				at = put_directory(at, directory);
@@ -351,7 +357,6 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 
 	record->size = (u32)(at - (u8 *)record);
 	__atomic_store_n(&ring->written, written + record->size, __ATOMIC_RELEASE);
-	state->keep = 1;
 }
 
 /* The end of the code. Behind the last function, which the compiler does not reorder (build.rs). */

@@ -1,24 +1,23 @@
 //! The tracer's side of a ring.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{CAPACITY, RING};
+use super::{CAPACITY, RECORD_MAX, RING};
 use crate::memfile;
 use crate::stub::words::SharedWords;
 
 const WRITTEN_AT: usize = 0;
+const BEGUN_AT: usize = 8;
 const READ_AT: usize = 64;
 const DATA_AT: usize = 0x1000;
 
 /// The ring of a process.
 #[derive(Debug)]
 pub struct Ring {
-    file: OwnedFd,
     words: SharedWords,
     /// Bytes that were taken. The program can change its own copy of the number.
     taken: u64,
@@ -29,25 +28,17 @@ pub struct Ring {
 pub struct Corrupt;
 
 impl Ring {
-    /// An empty ring.
-    pub fn new() -> Result<Self, Errno> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = memfd_create("ring", flags)?;
+    /// The flags of the memfd that a process makes for its ring.
+    pub const FILE_FLAGS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+
+    /// An empty ring in a new memfd.
+    pub fn new(file: OwnedFd) -> Result<Self, Errno> {
         memfile::set_len(file.as_fd(), RING as u64)?;
         // If the program could truncate the file, the tracer's next access would be SIGBUS.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
         fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
         let words = SharedWords::map(file.as_fd(), RING)?;
-        Ok(Self {
-            file,
-            words,
-            taken: 0,
-        })
-    }
-
-    /// The memory, for the process to map.
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        Ok(Self { words, taken: 0 })
     }
 
     /// Appends the records that were written since the last time to `into`.
@@ -68,5 +59,24 @@ impl Ring {
         self.taken = written;
         self.words.at(READ_AT).store(written, Release);
         Ok(())
+    }
+
+    /// The record of the call that the process was making when it ended, without what is known after a call.
+    pub fn unfinished(&self) -> Option<Vec<u8>> {
+        let start = self.words.at(BEGUN_AT).load(Acquire).checked_sub(1)?;
+        let head = self.words.at(DATA_AT + start as usize % CAPACITY / 8 * 8);
+        let size = (head.load(Relaxed) as u32).next_multiple_of(8);
+        let mut record = Vec::new();
+        let is_inside = size as usize <= RECORD_MAX && start.is_multiple_of(8);
+        is_inside.then(|| self.copy(start, start.saturating_add(size.into()), &mut record))?;
+        Some(record)
+    }
+
+    fn copy(&self, from: u64, to: u64, into: &mut Vec<u8>) {
+        into.reserve((to - from) as usize);
+        for at in (from..to).step_by(8) {
+            let word = self.words.at(DATA_AT + at as usize % CAPACITY);
+            into.extend_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
     }
 }

@@ -26,15 +26,15 @@ impl Mapped {
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let start = map(0, LEN, access, private, -1);
-        let ring = Ring::new().unwrap();
+        let file = nix::sys::memfd::memfd_create(
+            c"ring",
+            nix::sys::memfd::MFdFlags::from_bits_retain(Ring::FILE_FLAGS),
+        )
+        .unwrap();
+        let number = file.as_raw_fd();
         let shared = libc::MAP_SHARED | libc::MAP_FIXED;
-        map(
-            start + RING_AT as u64,
-            RING,
-            access,
-            shared,
-            ring.file().as_raw_fd(),
-        );
+        map(start + RING_AT as u64, RING, access, shared, number);
+        let ring = Ring::new(file).unwrap();
         let mut shapes = [0; SHAPES];
         for (nr, shape) in [
             (libc::SYS_openat, PATH | DIRECTORY | OPENS | FILES),

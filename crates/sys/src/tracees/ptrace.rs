@@ -183,6 +183,19 @@ impl Stopped {
         Errno::result(r).map(|_| info)
     }
 
+    /// The signal that it is stopped for, with all that its handler learns.
+    pub fn signal(&self) -> Result<Signal, Errno> {
+        self.signal_info().map(Signal)
+    }
+
+    /// Changes the signal that it is stopped for. The number must be that with which it is continued.
+    pub fn set_signal(&self, signal: &Signal) -> Result<(), Errno> {
+        let info = &raw const signal.0;
+        // SAFETY: `info` is a live siginfo_t, which is what this request reads.
+        let r = unsafe { libc::ptrace(libc::PTRACE_SETSIGINFO, self.tid, 0usize, info) };
+        Errno::result(r).map(drop)
+    }
+
     /// The origin of the signal that it is stopped for.
     pub fn signal_origin(&self) -> Result<SignalOrigin, Errno> {
         let info = self.signal_info()?;
@@ -224,6 +237,47 @@ impl Stopped {
     /// Detaches from it, delivering `signal` (0: none).
     pub fn detach(self, signal: i32) -> Result<(), Errno> {
         request(libc::PTRACE_DETACH, self.tid, signal)
+    }
+}
+
+/// A signal, with all that its handler learns.
+#[derive(Clone, Copy)]
+pub struct Signal(libc::siginfo_t);
+
+impl std::fmt::Debug for Signal {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "signal {}", self.number())
+    }
+}
+
+impl Signal {
+    /// Its number.
+    pub fn number(&self) -> i32 {
+        self.0.si_signo
+    }
+
+    /// Whether the thread itself has caused it by an instruction that failed.
+    pub fn is_fault(&self) -> bool {
+        let is_of_instruction = matches!(
+            self.0.si_signo,
+            libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE
+        );
+        is_of_instruction && self.0.si_code > 0
+    }
+
+    /// Sends it to thread `tid` of process `pid` again. Of a signal of the kernel, the handler learns the number only.
+    pub fn send(&self, pid: i32, tid: i32) -> Result<(), Errno> {
+        // SAFETY: integers, and a live siginfo_t.
+        let queued = unsafe {
+            let info = &raw const self.0;
+            libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid, tid, self.number(), info)
+        };
+        Errno::result(queued)
+            .or_else(|_| {
+                // SAFETY: integers.
+                Errno::result(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, self.number()) })
+            })
+            .map(drop)
     }
 }
 
@@ -466,6 +520,8 @@ pub enum CallStop {
         args: [u64; 6],
         /// Whether it is a call of the x86-64 ABI; else it is one of 32-bit programs.
         is_native: bool,
+        /// The address behind the instruction that makes it.
+        ip: u64,
     },
     /// After the call.
     Exit {
@@ -490,6 +546,7 @@ fn call_stop(info: &libc::ptrace_syscall_info) -> CallStop {
                 nr: entry.nr,
                 args: entry.args,
                 is_native,
+                ip: info.instruction_pointer,
             }
         }
         libc::PTRACE_SYSCALL_INFO_SECCOMP => {
@@ -499,6 +556,7 @@ fn call_stop(info: &libc::ptrace_syscall_info) -> CallStop {
                 nr: seccomp.nr,
                 args: seccomp.args,
                 is_native,
+                ip: info.instruction_pointer,
             }
         }
         libc::PTRACE_SYSCALL_INFO_EXIT => {

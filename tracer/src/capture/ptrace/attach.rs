@@ -136,7 +136,7 @@ impl Follower<'_> {
             events.extend(snapshot::mappings(subject));
         }
         for event in events {
-            self.send(&event);
+            self.send(event);
         }
         for event in stops.into_values().chain(others) {
             self.stop(event)?;

@@ -17,6 +17,7 @@ use rustix::fs::{Access, access};
 
 use super::follow::Follower;
 use super::mapping::Pages;
+use super::ring::Rings;
 use super::signals::Signals;
 use super::thread::{Mode, Thread, subject};
 use crate::Sink;
@@ -53,8 +54,10 @@ pub fn run(
         follower.kept_threads = KeptThreads::new();
         launch.filter_behind_gate = with_filter;
         launch.privileges = privileges;
+        follower.rings = Rings::new(wanted).filter(|_| with_filter);
+        let recorder = follower.rings.as_ref().map(Rings::code);
         launch.filter = match with_filter {
-            true => filter::compile(&follower.stopped_calls),
+            true => filter::compile(&follower.stopped_calls, recorder),
             false => Vec::new(),
         };
         let report = start(&launch, with_filter, signals, &mut follower)?;

@@ -130,25 +130,14 @@ impl<'a> ThreadNames<'a> {
             return (self.path_of(&file), Some(file));
         }
         // The last component does not exist, or is a link that leads nowhere.
-        let end = path
-            .iter()
-            .rposition(|&byte| byte != b'/')
-            .map_or(0, |at| at + 1);
-        let trimmed = path.get(..end).unwrap_or_default();
-        let (parent, name) = match trimmed.iter().rposition(|&byte| byte == b'/') {
-            Some(at) => trimmed.split_at(at + 1),
-            None => (b".".as_slice(), trimmed),
-        };
-        let resolved = self.open(directory, parent, true).and_then(|parent| {
-            let mut resolved = self.path_of(&parent)?.into_vec();
-            if resolved != b"/" {
-                resolved.push(b'/');
-            }
-            resolved.extend_from_slice(name);
-            Some(resolved.into())
-        });
-        let is_plain = !matches!(name, b"" | b"." | b"..");
-        (resolved.filter(|_| is_plain), None)
+        let (parent, _) = split(&path);
+        let parent = if parent.is_empty() { b"." } else { parent };
+        let parent = self.open(directory, parent, true);
+        let parent = parent.and_then(|parent| self.path_of(&parent));
+        (
+            parent.and_then(|parent| with_last_component(&parent, &path)),
+            None,
+        )
     }
 
     /// Opens a path without any effect on the file.
@@ -206,7 +195,7 @@ impl<'a> ThreadNames<'a> {
     }
 
     /// Whether the thread has the same root directory as the tracer, in the same mount namespace.
-    fn has_our_root(&self) -> bool {
+    pub fn has_our_root(&self) -> bool {
         self.has_our_root.get().unwrap_or_else(|| {
             let theirs = Root::of(self.tid);
             let has_ours = theirs.is_some() && theirs == self.tracer.root;
@@ -261,12 +250,9 @@ impl Names for ThreadNames<'_> {
             procfs::fd_link(self.tid, number)
         };
         let link = link.ok()?;
-        if let Some(path) = link.strip_suffix(DELETED)
-            && rustix::fs::stat(self.start(number)).is_ok_and(|stat| stat.st_nlink == 0)
-        {
-            return Some(path.into());
-        }
-        Some(link.into())
+        let is_removed =
+            || rustix::fs::stat(self.start(number)).is_ok_and(|stat| stat.st_nlink == 0);
+        Some(without_suffix(&link, is_removed).into())
     }
 
     fn path(&self, directory: i32, path: &[u8], follow: bool) -> Option<Box<[u8]>> {
@@ -276,6 +262,31 @@ impl Names for ThreadNames<'_> {
         }
         resolved
     }
+}
+
+/// What the kernel's link to a file says, without the suffix that it has if the file's name is removed.
+pub fn without_suffix(link: &[u8], is_removed: impl FnOnce() -> bool) -> &[u8] {
+    match link.strip_suffix(DELETED) {
+        Some(path) if is_removed() => path,
+        _ => link,
+    }
+}
+
+/// What is before the last component of a path, and that component.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let is_slash = |byte: &u8| *byte == b'/';
+    let end = path.iter().rposition(|byte| !is_slash(byte));
+    let trimmed = path.get(..end.map_or(0, |at| at + 1)).unwrap_or_default();
+    let start = trimmed.iter().rposition(is_slash).map_or(0, |at| at + 1);
+    trimmed.split_at_checked(start).unwrap_or_default()
+}
+
+/// The last component of `path` in its directory `parent`. `None` where it is no name.
+pub fn with_last_component(parent: &[u8], path: &[u8]) -> Option<Box<[u8]>> {
+    let (_, name) = split(path);
+    let slash: &[u8] = if parent == b"/" { b"" } else { b"/" };
+    let is_name = !matches!(name, b"" | b"." | b"..");
+    is_name.then(|| [parent, slash, name].concat().into())
 }
 
 /// Resolves the paths of a call that has opened a file. The new descriptor shows the file to which the path has led.
@@ -331,7 +342,7 @@ pub fn is_regular(file: &File) -> bool {
 }
 
 /// The descriptors among a call's arguments.
-fn descriptors(call: &DecodedCall) -> impl Iterator<Item = (u8, i32, Option<Box<[u8]>>)> {
+pub fn descriptors(call: &DecodedCall) -> impl Iterator<Item = (u8, i32, Option<Box<[u8]>>)> {
     let values = (0..).zip(&call.args);
     values.filter_map(|(index, value)| match value {
         Value::Descriptor { number, file } if *number >= 0 => Some((index, *number, file.clone())),
@@ -340,7 +351,7 @@ fn descriptors(call: &DecodedCall) -> impl Iterator<Item = (u8, i32, Option<Box<
 }
 
 /// The index that stands for the result.
-const RESULT: u8 = 6;
+pub const RESULT: u8 = 6;
 
 /// At the entry of a call: determines what its arguments name, and the files of descriptors that it closes.
 pub fn before(names: &ThreadNames<'_>, recorded: &mut Recorded) {
@@ -355,7 +366,7 @@ pub fn before(names: &ThreadNames<'_>, recorded: &mut Recorded) {
 
 /// Whether a call opens the file that its path names. The file is then determined at the exit, from the new descriptor. A call that fails
 /// has not changed the file that its path leads to.
-fn opens(call: &DecodedCall) -> bool {
+pub fn opens(call: &DecodedCall) -> bool {
     let is_open = matches!(
         i64::from(call.nr),
         libc::SYS_open | libc::SYS_openat | libc::SYS_openat2 | libc::SYS_creat
@@ -404,14 +415,14 @@ pub fn after(names: &ThreadNames<'_>, recorded: &mut Recorded, result: i64) -> V
 }
 
 /// The descriptor that a call has returned.
-fn returned_descriptor(call: &DecodedCall, result: i64) -> Option<i32> {
+pub fn returned_descriptor(call: &DecodedCall, result: i64) -> Option<i32> {
     let returns = call.signature?.returns;
     let number = i32::try_from(result).ok()?;
     (returns == Returns::Descriptor && number >= 0).then_some(number)
 }
 
 /// The paths among a call's arguments, with where they lead.
-fn paths(call: &DecodedCall) -> impl Iterator<Item = (u8, &Option<Box<[u8]>>)> {
+pub fn paths(call: &DecodedCall) -> impl Iterator<Item = (u8, &Option<Box<[u8]>>)> {
     let values = (0..).zip(&call.args);
     values.filter_map(|(index, value)| match value {
         Value::Path { resolved, .. } => Some((index, resolved)),

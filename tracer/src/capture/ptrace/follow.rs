@@ -17,6 +17,7 @@ use super::files::{self, Remote, ThreadNames, Tracer};
 use super::mapping::{self, Pages};
 use super::own::TracerAction;
 use super::restart::restart_undisturbed;
+use super::ring::Rings;
 use super::thread::{Mode, Pending, Recorded, Thread, subject, umask};
 use crate::capture::{CaptureError, Wanted};
 use crate::event::Call;
@@ -43,6 +44,8 @@ pub struct Follower<'a> {
     pub(super) ends: Arc<AtomicBool>,
     /// The mapped files, if their pages are wanted.
     pub(super) pages: Option<Pages>,
+    /// The calls that are recorded inside the programs, where that is possible.
+    pub(super) rings: Option<Rings>,
     /// The threads that share the tracer's CPU.
     pub(super) kept_threads: KeptThreads,
     /// Reports still to be handled, for example of stops that came while a thread was to perform a call for the tracer.
@@ -69,6 +72,7 @@ impl<'a> Follower<'a> {
             command: None,
             ends,
             pages: None,
+            rings: None,
             kept_threads: KeptThreads::never(),
             reports: Reports::default(),
             failure: None,
@@ -88,8 +92,11 @@ impl<'a> Follower<'a> {
         while self.failure.is_none() && !self.ends.load(Ordering::Acquire) {
             match self.wait() {
                 Ok(Some(event)) => self.stop(event)?,
-                Ok(None) => {}
-                Err(Errno::ECHILD) => return Ok(true),
+                Ok(None) => self.report_in_order(monotonic_ns()),
+                Err(Errno::ECHILD) => {
+                    self.report_in_order(monotonic_ns());
+                    return Ok(true);
+                }
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -155,6 +162,7 @@ impl<'a> Follower<'a> {
             }
             ptrace::Event::Stopped(stopped, status) => self.handle(stopped, status, now),
         };
+        self.report_in_order(now);
         match outcome {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -170,7 +178,10 @@ impl<'a> Follower<'a> {
         }
         self.note(stopped, status, now)?;
         match status {
-            Status::SignalDelivery(signal) => self.resume(tid, signal),
+            Status::SignalDelivery(signal) => {
+                let signal = self.leave_recorder(tid, signal)?;
+                self.resume(tid, signal)
+            }
             Status::GroupStop(_) => match self.take(tid) {
                 Some(stopped) => stopped.listen(),
                 None => Ok(()),
@@ -186,8 +197,9 @@ impl<'a> Follower<'a> {
             Status::Seccomp | Status::SyscallStop => stopped.call()?,
             _ => CallStop::Other,
         };
-        if self.threads.contains_key(&tid) {
+        if let Some(subject) = self.subject_of(tid) {
             self.kept_threads.stopped(tid, now);
+            self.take_records(&subject);
         }
         let is_entry = matches!(call, CallStop::Entry { .. });
         // Any stop takes the place of a requested one. After a stop at a call's entry, the call is interrupted.
@@ -205,7 +217,12 @@ impl<'a> Follower<'a> {
         self.keep(stopped)?;
         match status {
             Status::Seccomp | Status::SyscallStop => self.call_stop(tid, call, now),
-            Status::NewChild { child, .. } => self.new_child(tid, child, now),
+            Status::NewChild { child, kind } => {
+                if let Some(parent) = self.subject_of(tid) {
+                    self.recorder_has_child(&parent, child, kind);
+                }
+                self.new_child(tid, child, now);
+            }
             Status::Exec { .. } => self.executed(tid, now),
             Status::EventStop => self.watch_inherited(tid),
             Status::ExitEvent => self.exits(tid),
@@ -267,10 +284,14 @@ impl<'a> Follower<'a> {
                 nr,
                 args,
                 is_native,
+                ip,
             } => {
                 // A thread that stops at each call stops twice at the entry of a call that our filter stops.
                 let thread = self.threads.get_mut(&tid);
-                if thread.is_some_and(|thread| !std::mem::replace(&mut thread.is_inside, true)) {
+                if let Some(thread) = thread
+                    && !std::mem::replace(&mut thread.is_inside, true)
+                {
+                    thread.called_from = ip;
                     self.begin(tid, nr, args, is_native, now);
                 }
             }
@@ -330,7 +351,7 @@ impl<'a> Follower<'a> {
             && std::mem::take(&mut thread.is_starting)
         {
             let subject = thread.subject.clone();
-            self.send(&Event::Began {
+            self.send(Event::Began {
                 subject,
                 parent: 0,
                 umask: umask(tid),
@@ -345,9 +366,11 @@ impl<'a> Follower<'a> {
         };
         thread.is_inside = false;
         self.kept_threads.has_asked(tid);
+        let ip = thread.called_from;
         let Some(pending) = thread.pending.take() else {
             return;
         };
+        let nr = pending.recorded.as_ref().map(|recorded| recorded.call.nr);
         if let Some(mut recorded) = pending.recorded {
             let limits = self.wanted.limits();
             recorded.call.complete(result, &Remote(tid), &limits);
@@ -367,6 +390,9 @@ impl<'a> Follower<'a> {
                 self.mapping_changed(tid, change, result);
             }
         }
+        if let Some(nr) = nr {
+            self.consider_recording(tid, nr, ip);
+        }
     }
 
     /// Performs the tracer's own work after a call.
@@ -379,8 +405,12 @@ impl<'a> Follower<'a> {
             TracerAction::Namespaces => {
                 self.look_anew(tid);
                 self.forget_roots();
+                self.stop_all_recording();
             }
-            TracerAction::Root => self.forget_roots(),
+            TracerAction::Root => {
+                self.forget_roots();
+                self.stop_all_recording();
+            }
             TracerAction::Process => {
                 let all = self.threads.iter();
                 let all: Vec<i32> = all
@@ -390,11 +420,13 @@ impl<'a> Follower<'a> {
                 all.into_iter().for_each(|tid| self.look_anew(tid));
             }
             TracerAction::Filtered => {
+                self.stop_recording(pid.unwrap_or(tid));
                 if let Some(thread) = self.threads.get_mut(&tid) {
                     thread.mode = Mode::EachCall;
                 }
             }
             TracerAction::AllFiltered => {
+                self.stop_recording(pid.unwrap_or(tid));
                 for (&other, thread) in &mut self.threads {
                     if of_process(thread) && thread.mode == Mode::Filtered {
                         thread.mode = Mode::EachCall;
@@ -449,7 +481,7 @@ impl<'a> Follower<'a> {
     pub(super) fn add(&mut self, tid: i32, mode: Mode, parent: i32, now: u64) {
         // If the thread has been killed already, the kernel reports its end; nothing else is known of it.
         let Ok(subject) = subject(tid) else { return };
-        self.send(&Event::Began {
+        self.send(Event::Began {
             subject: subject.clone(),
             parent,
             // Children inherit their parents' masks.
@@ -470,7 +502,7 @@ impl<'a> Follower<'a> {
             // Its call has succeeded; reported now, before the end of the thread that made it.
             self.finish(former_tid, 0, now);
             if let Some(thread) = self.threads.remove(&former_tid) {
-                self.send(&Event::Ended {
+                self.send(Event::Ended {
                     subject: thread.subject.clone(),
                     status: 0,
                     at_ns: now,
@@ -490,8 +522,9 @@ impl<'a> Follower<'a> {
         thread.has_foreign_calls = false;
         thread.has_our_root.set(None);
         let subject = thread.subject.clone();
+        self.recorder_is_gone(&subject);
         let program = procfs::exe(tid).unwrap_or_default().into();
-        self.send(&Event::Executed {
+        self.send(Event::Executed {
             subject,
             program,
             at_ns: now,
@@ -503,10 +536,11 @@ impl<'a> Follower<'a> {
         if let Some(thread) = self.threads.remove(&tid) {
             if thread.subject.pid == tid {
                 self.mappings_are_gone(tid);
+                self.recorder_is_gone(&thread.subject);
             }
             self.abandon(thread.pending);
             if !thread.is_starting {
-                self.send(&Event::Ended {
+                self.send(Event::Ended {
                     subject: thread.subject,
                     status: status.raw(),
                     at_ns: now,
@@ -549,7 +583,7 @@ impl<'a> Follower<'a> {
         files: Vec<(u8, crate::event::File)>,
     ) {
         let call: DecodedCall = recorded.call;
-        self.send(&Event::Call(Box::new(Call {
+        self.send(Event::Call(Box::new(Call {
             subject: recorded.subject,
             call,
             entered_ns: recorded.entered_ns,
@@ -560,14 +594,14 @@ impl<'a> Follower<'a> {
 
     fn foreign(&mut self, tid: i32, comm: &str, now: u64) {
         let reason = format!("calls of 32-bit code in thread {tid} ({comm}) are not recorded");
-        self.send(&Event::Lost {
+        self.send(Event::Lost {
             events: 0,
             reason: reason.into(),
             at_ns: now,
         });
     }
 
-    pub(super) fn send(&mut self, event: &Event) {
+    pub(super) fn pass_on(&mut self, event: &Event) {
         if self.failure.is_none()
             && let Err(error) = self.sink.take(event)
         {

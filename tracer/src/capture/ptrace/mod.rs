@@ -3,7 +3,7 @@
 //! A traced command runs under a seccomp filter that stops the calls which are wanted, at their entry; only those are stopped again at their exit.
 //! A thread whose calls the filter cannot stop, because another filter decides first or because it was attached to, is stopped at the entry and exit of
 //! each call (`PTRACE_SYSCALL`). Read `follow.rs` first: it has the loop over stops. `thread.rs` has the state of a thread, `files.rs`
-//! determines the files that a call names, `mapping/` the pages of mapped files that programs touch. `restart.rs` restarts interrupted waits, `command.rs` starts a command, `attach.rs` attaches to processes and detaches from them.
+//! determines the files that a call names, `mapping/` the pages of mapped files that programs touch. `ring/` records calls inside of programs, which then do not stop for them, `restart.rs` restarts interrupted waits, `command.rs` starts a command, `attach.rs` attaches to processes and detaches from them.
 
 mod attach;
 mod command;
@@ -13,6 +13,7 @@ mod inject;
 mod mapping;
 mod own;
 mod restart;
+mod ring;
 mod signals;
 mod snapshot;
 mod thread;

@@ -68,6 +68,8 @@ pub struct Thread {
     pub pending: Option<Pending>,
     /// The entry of a call has been seen, and its exit is still to come.
     pub is_inside: bool,
+    /// The address behind the instruction that has made the last call that stopped.
+    pub called_from: u64,
     /// The tracer has requested a stop that has not come yet.
     pub is_interrupted: bool,
     /// The mappings that a new process has inherited from its parent, as they were at the fork; until its first stop.
@@ -91,6 +93,7 @@ impl Thread {
             stopped: None,
             pending: None,
             is_inside: false,
+            called_from: 0,
             is_interrupted: false,
             inherited: Vec::new(),
             is_exiting: false,

@@ -169,7 +169,7 @@ impl Follower<'_> {
             let (pid, comm, why) = (subject.pid, &subject.comm, errno.desc());
             let reason =
                 format!("pages that process {pid} ({comm}) touches are not recorded: {why}");
-            self.send(&Event::Lost {
+            self.send(Event::Lost {
                 events: 0,
                 reason: reason.into(),
                 at_ns: monotonic_ns(),
@@ -208,7 +208,7 @@ impl Follower<'_> {
     }
 
     /// Makes thread `tid` perform a call, and returns its result. `None`: another stop came first; it is handled later.
-    fn perform(
+    pub(in crate::capture::ptrace) fn perform(
         &mut self,
         tid: i32,
         site: &Site,
@@ -259,7 +259,7 @@ impl Follower<'_> {
             }
         }
         for event in events {
-            self.send(&event);
+            self.send(event);
         }
     }
 

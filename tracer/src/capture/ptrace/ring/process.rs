@@ -1,0 +1,95 @@
+//! The recorder in the memory of a process.
+
+use std::sync::Arc;
+
+use goanna_callsites::placed::{Sizes, distance};
+use goanna_callsites::{Library, Placed, Site};
+use goanna_sys::mappings::Mapping;
+use goanna_sys::ptrace::Signal;
+use goanna_sys::recorder::{Ring, STATE_AT, state};
+use goanna_sys::{Errno, tracee};
+
+/// Size of the code of a site, bytes.
+const SITE_CODE: usize = 32;
+
+/// Sites that must fit behind a library's code.
+const SITES_MIN: usize = 4;
+
+/// What is known of a process.
+#[derive(Debug)]
+pub enum Process {
+    /// It has made so many calls that stopped and that could be recorded.
+    Counting(u32),
+    /// A copy of a process that had a recorder, which records nothing yet; and so many calls.
+    Copied(Vec<Placed>, u32),
+    Recording(Recorder),
+    /// All its calls stop.
+    Never,
+}
+
+/// A recorder that is in use.
+#[derive(Debug)]
+pub struct Recorder {
+    pub ring: Ring,
+    pub libraries: Vec<Placed>,
+    /// It records nothing while a child of vfork(2) uses the memory.
+    pub is_paused: bool,
+    /// Signals that wait until the thread has left the recorder.
+    pub held_signals: Vec<Signal>,
+}
+
+/// Writes a word of the state at `at` in the recorder at `base`.
+pub fn set(tid: i32, base: u64, at: u64, value: u64) -> Result<(), Errno> {
+    tracee::write_all(tid, base + STATE_AT as u64 + at, &value.to_le_bytes())
+}
+
+/// Reads one.
+pub fn get(tid: i32, base: u64, at: u64) -> Result<u64, Errno> {
+    let mut word = [0; 8];
+    tracee::read_exact(tid, base + STATE_AT as u64 + at, &mut word)?;
+    Ok(u64::from_le_bytes(word))
+}
+
+/// Looks into the library with this content, for the calls that are `wanted`.
+pub fn analyse(content: &[u8], wanted: &dyn Fn(u32) -> bool) -> Option<Library> {
+    let kind_of = |nr: u32| wanted(nr).then_some(0);
+    Library::analyse(content, &kind_of, SITES_MIN * SITE_CODE).ok()
+}
+
+/// `library` where `mapping` has it.
+pub fn placed(library: Arc<Library>, mapping: &Mapping) -> Option<Placed> {
+    let sizes = Sizes {
+        common: 0,
+        site: SITE_CODE,
+    };
+    Placed::mapped(library, mapping, sizes)
+}
+
+/// Makes a site lead to the recorder at `base`.
+pub fn patch(library: &mut Placed, tid: i32, site: Site, base: u64) -> Result<(), Errno> {
+    let code = |placed: &Placed, site: &Site, here: u64| site_code(placed, site, here, base);
+    library.patch(tid, &[site], Vec::new, code)
+}
+
+/// What the site does not do any more; `lea` of the address behind the site's `syscall` to rcx; and the jump to the recorder.
+fn site_code(placed: &Placed, site: &Site, here: u64, base: u64) -> Option<Vec<u8>> {
+    const LOAD_RCX: [u8; 3] = [0x48, 0x8d, 0x0d];
+    const MOVE_R11: [u8; 2] = [0x49, 0xbb];
+    const JUMP_R11: [u8; 3] = [0x41, 0xff, 0xe3];
+    const BREAKPOINT: u8 = 0xcc;
+    let mut code = site.bytes().get(..5)?.to_vec();
+    code.extend(LOAD_RCX);
+    let next = here + code.len() as u64 + 4;
+    code.extend(distance(next, placed.return_address(site))?);
+    code.extend(MOVE_R11);
+    code.extend(base.to_le_bytes());
+    code.extend(JUMP_R11);
+    code.resize(SITE_CODE, BREAKPOINT);
+    Some(code)
+}
+
+/// Lets all calls of the process stop.
+pub fn turn_off(tid: i32, base: u64) {
+    // A process that was killed makes no calls.
+    let _ = set(tid, base, state::OFF, 1);
+}
