@@ -15,6 +15,7 @@ use std::{env, fs};
 use capturing::{calls, capture, of_command};
 use goanna_skip::{Facility, skip};
 use goanna_syscalls::{Kind, Returns, Signature, by_name, signature};
+use goanna_tracer::capture::ptrace::Recorded;
 use goanna_tracer::capture::{CaptureEnd, Data};
 use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
@@ -154,8 +155,9 @@ fn by_strace(command: &[&str], names: &[&str]) -> Vec<Vec<String>> {
     threads
 }
 
-fn by_us(command: &[&str], filter: &str) -> Vec<Vec<String>> {
-    let (ending, events) = capture(of_command(command), filter, Data::None);
+fn by_us(command: &[&str], filter: &str, recorded: Recorded) -> Vec<Vec<String>> {
+    let source = of_command(command).recorded(recorded);
+    let (ending, events) = capture(source, filter, Data::None);
     assert_eq!(ending.unwrap(), CaptureEnd::Ended(0));
     let mut threads: HashMap<i32, Vec<String>> = HashMap::new();
     for call in calls(&events) {
@@ -181,6 +183,12 @@ fn has(program: &str) -> bool {
 /// Compares two runs of a script in a new directory each, at the same addresses: where a compiler's heap begins decides whether it
 /// makes one more brk(2).
 fn compare(script: &str, filter: &str, per_thread: bool) {
+    for recorded in [Recorded::Never, Recorded::Often, Recorded::AtOnce] {
+        compare_one(script, filter, per_thread, recorded);
+    }
+}
+
+fn compare_one(script: &str, filter: &str, per_thread: bool, recorded: Recorded) {
     let names: Vec<&str> = {
         let wanted = Filter::parse(filter).unwrap().traced_calls();
         let numbers = (0..512).filter(|&nr| wanted.contains(nr));
@@ -198,7 +206,7 @@ fn compare(script: &str, filter: &str, per_thread: bool) {
         ])
     };
     let mut theirs = in_new_directory(&|command| by_strace(command, &names));
-    let mut ours = in_new_directory(&|command| by_us(command, filter));
+    let mut ours = in_new_directory(&|command| by_us(command, filter, recorded));
     if !per_thread {
         for side in [&mut theirs, &mut ours] {
             let all = std::mem::take(side).into_iter().flatten();

@@ -12,19 +12,26 @@ use std::path::PathBuf;
 
 use capturing::{calls, capture, marks, of_command, once, program};
 use goanna_tracer::Event;
+use goanna_tracer::capture::ptrace::Recorded;
 use goanna_tracer::capture::{CaptureEnd, Data};
 
 fn hard() -> PathBuf {
     program("hard")
 }
 
-/// Runs the program with a filter and without one; the events of both.
-fn run(args: &[&str]) -> [Vec<Event>; 2] {
+/// Runs the program with calls recorded inside it, with a filter only, and without one; the events of each.
+fn run(args: &[&str]) -> [Vec<Event>; 3] {
     let program = hard();
     let command: Vec<&str> = std::iter::once(program.to_str().unwrap())
         .chain(args.iter().copied())
         .collect();
-    [of_command(&command), of_command(&command).without_filter()].map(|source| {
+    let of_command = || of_command(&command);
+    [
+        of_command(),
+        of_command().recorded(Recorded::Never),
+        of_command().without_filter(),
+    ]
+    .map(|source| {
         let (ending, events) = capture(source, "", Data::None);
         assert_eq!(ending.unwrap(), CaptureEnd::Ended(0), "{args:?}");
         check_lives(&events);

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex};
 
 use goanna_syscalls::{Returns, Value};
-use goanna_tracer::capture::ptrace::{Ptrace, Target};
+use goanna_tracer::capture::ptrace::{Ptrace, Recorded, Target};
 use goanna_tracer::capture::{CaptureEnd, CaptureError, Data, Source, Wanted};
 use goanna_tracer::event::Call;
 use goanna_tracer::select::Filter;
@@ -61,11 +61,10 @@ pub fn run(command: &[&str], filter: &str) -> (Result<CaptureEnd, CaptureError>,
     capture(of_command(command), filter, Data::None)
 }
 
-/// The source of a command.
+/// The source of a command, whose calls are recorded inside it.
 pub fn of_command(command: &[&str]) -> Ptrace {
-    Ptrace::new(Target::Command(
-        command.iter().map(OsString::from).collect(),
-    ))
+    let target = Target::Command(command.iter().map(OsString::from).collect());
+    Ptrace::new(target).recorded(Recorded::AtOnce)
 }
 
 /// The calls among events.

@@ -15,6 +15,7 @@ use goanna_sys::ptrace::{self, Options};
 use goanna_sys::{Errno, cred};
 use rustix::fs::{Access, access};
 
+use super::Recorded;
 use super::follow::Follower;
 use super::mapping::Pages;
 use super::ring::Rings;
@@ -23,10 +24,10 @@ use super::thread::{Mode, Thread, subject};
 use crate::Sink;
 use crate::capture::{CaptureEnd, CaptureError, Wanted, filter};
 
-/// Runs a command until it and its descendants have ended. Uses a seccomp filter where `filtered` and the kernel allow it.
+/// Runs a command until it and its descendants have ended. Uses a seccomp filter unless `recorded` is `None`, where the kernel allows it.
 pub fn run(
     command: &[OsString],
-    filtered: bool,
+    recorded: Option<Recorded>,
     signals: Option<&Signals>,
     wanted: &Wanted,
     sink: &dyn Sink,
@@ -41,8 +42,8 @@ pub fn run(
     let is_root = cred::own_ids().uid == 0;
     // Without the no_new_privs flag, installing a filter needs a capability that even root may lack.
     let attempts = [
-        (true, true, filtered && is_root),
-        (true, false, filtered),
+        (true, true, recorded.is_some() && is_root),
+        (true, false, recorded.is_some()),
         (false, true, true),
     ];
     let mut refused = None;
@@ -54,7 +55,8 @@ pub fn run(
         follower.kept_threads = KeptThreads::new();
         launch.filter_behind_gate = with_filter;
         launch.privileges = privileges;
-        follower.rings = Rings::new(wanted).filter(|_| with_filter);
+        let recorded = recorded.filter(|_| with_filter);
+        follower.rings = recorded.and_then(|recorded| Rings::new(wanted, recorded));
         let recorder = follower.rings.as_ref().map(Rings::code);
         launch.filter = match with_filter {
             true => filter::compile(&follower.stopped_calls, recorder),

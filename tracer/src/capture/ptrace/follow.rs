@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use goanna_affinity::KeptThreads;
 use goanna_sys::clock::monotonic_ns;
+use goanna_sys::interrupt::while_interruptible;
 use goanna_sys::ptrace::{self, CallStop, Options, Status, Stopped};
 use goanna_sys::reports::Reports;
 use goanna_sys::{Errno, pidfd, procfs};
@@ -110,6 +111,9 @@ impl<'a> Follower<'a> {
             return Ok(Some(report));
         }
         let report = match self.early.is_empty() {
+            true if self.rings.as_ref().is_some_and(Rings::is_in_use) => {
+                while_interruptible(ptrace::wait_once)?
+            }
             true => ptrace::wait_once()?,
             false => self.wait_for_parent()?,
         };

@@ -36,11 +36,24 @@ pub enum Target {
     Processes(Vec<i32>),
 }
 
+/// Which processes of a command get code that records their calls, so that most calls need no stop.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Recorded {
+    /// None.
+    Never,
+    /// Those that make many calls.
+    #[default]
+    Often,
+    /// All of them, at their first call: for tests.
+    AtOnce,
+}
+
 /// The source that uses ptrace(2). The thread that calls [`capture`](Source::capture) does all the tracing.
 #[derive(Debug)]
 pub struct Ptrace {
     target: Target,
     filtered: bool,
+    recorded: Recorded,
     signals: Option<Signals>,
     ends: Arc<AtomicBool>,
 }
@@ -51,6 +64,7 @@ impl Ptrace {
         Self {
             target,
             filtered: true,
+            recorded: Recorded::default(),
             signals: None,
             ends: Arc::default(),
         }
@@ -68,6 +82,13 @@ impl Ptrace {
         Arc::clone(&self.ends)
     }
 
+    /// Records calls inside these processes, if they are a command's.
+    #[must_use]
+    pub fn recorded(mut self, recorded: Recorded) -> Self {
+        self.recorded = recorded;
+        self
+    }
+
     /// Uses no seccomp filter.
     #[must_use]
     pub fn without_filter(mut self) -> Self {
@@ -80,7 +101,8 @@ impl Source for Ptrace {
     fn capture(&mut self, wanted: &Wanted, sink: &dyn Sink) -> Result<CaptureEnd, CaptureError> {
         match &self.target {
             Target::Command(command) => {
-                command::run(command, self.filtered, self.signals.as_ref(), wanted, sink)
+                let intercepted = self.filtered.then_some(self.recorded);
+                command::run(command, intercepted, self.signals.as_ref(), wanted, sink)
             }
             Target::Processes(pids) => {
                 let ends = Arc::clone(&self.ends);

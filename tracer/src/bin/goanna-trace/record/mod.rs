@@ -14,7 +14,7 @@ use std::sync::Arc;
 use amino_schema::trace::pairs::Pairs;
 use clap::Args;
 use goanna_tracer::assemble::DataMode;
-use goanna_tracer::capture::ptrace::{Ptrace, Signals, Target};
+use goanna_tracer::capture::ptrace::{Ptrace, Recorded, Signals, Target};
 use goanna_tracer::capture::{CaptureError, Data, Details, Source, Wanted};
 use goanna_tracer::{Error, Event, Pipeline, Sink, context};
 
@@ -90,6 +90,12 @@ pub struct Record {
     /// touched before it, since a mapping is examined shortly before it ends. Needs Linux 6.7.
     #[arg(long)]
     mmap: bool,
+    /// Stop the command's programs at each call, and record none inside of them
+    ///
+    /// A program that makes many calls gets code in its memory that records most of them without a stop. The records are the same; only /proc/PID/maps and the
+    /// time that calls take differ.
+    #[arg(long, conflicts_with = "pid")]
+    no_fast_path: bool,
     /// The command and its arguments
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -134,8 +140,13 @@ impl Record {
         let start = |tracer: &Tracer| tracer.start(context.clone());
         let pipelines = tracers.iter().map(start).collect::<Result<Vec<_>, _>>()?;
         let sink = Pipelines(pipelines);
+        let recorded = match self.no_fast_path {
+            true => Recorded::Never,
+            false => Recorded::default(),
+        };
         let ending = Ptrace::new(target)
             .with_signals(signals)
+            .recorded(recorded)
             .capture(&wanted, &sink);
         finish(&sink, &tracers)?;
         match ending {

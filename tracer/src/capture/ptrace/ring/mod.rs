@@ -7,6 +7,7 @@
 //! * `shapes` says which calls are recorded, and `call` makes events from records.
 //! * `process` has what is known of one process.
 //! * `order` sorts events of rings and of stops by time.
+//! * `ticker` makes the tracer look into the rings while no thread stops.
 //! * `leave` takes a thread out of the recorder before a signal's handler runs.
 
 mod call;
@@ -14,6 +15,7 @@ mod leave;
 mod order;
 mod process;
 mod shapes;
+mod ticker;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -32,6 +34,7 @@ use goanna_sys::recorder::{self, CODE, RING, RING_AT, Record, Ring, SHAPES, STAT
 use goanna_sys::{Errno, pidfd, procfs, tracee};
 use goanna_syscalls::Subject;
 
+use super::Recorded;
 use super::files::ThreadNames;
 use super::follow::Follower;
 use super::inject::Site as InjectionSite;
@@ -40,6 +43,7 @@ use crate::Event;
 use crate::capture::Wanted;
 use order::Held;
 use process::{Process, Recorder};
+use ticker::Ticker;
 
 /// Stopped calls of a process that could be recorded, before it gets a recorder: that takes as long as a few of them.
 const CALLS_BEFORE: u32 = 16;
@@ -57,29 +61,41 @@ pub struct Rings {
     shapes: [u16; SHAPES],
     /// The offset of clock_gettime in the vDSO.
     clock: Option<u64>,
+    calls_before: u32,
+    calls_of_run_before: u32,
     calls: u32,
     libraries: HashMap<(u64, u64), Option<Arc<Library>>>,
     processes: HashMap<i32, Process>,
     held: Held,
     synced_ns: u64,
     records: Vec<u8>,
+    /// Once something is recorded.
+    ticker: Option<Ticker>,
 }
 
 impl Rings {
     /// For a command whose calls `wanted` selects. `None` if no call would be recorded.
-    pub fn new(wanted: &Wanted) -> Option<Self> {
+    pub fn new(wanted: &Wanted, recorded: Recorded) -> Option<Self> {
+        let (calls_before, calls_of_run_before) = match recorded {
+            Recorded::Never => return None,
+            Recorded::Often => (CALLS_BEFORE, CALLS_OF_RUN_BEFORE),
+            Recorded::AtOnce => (1, 0),
+        };
         let shapes = shapes::shapes(wanted);
         let is_useful = shapes.iter().any(|shape| *shape != 0) && !wanted.wants_pages();
         is_useful.then(|| Self {
             base: random_base(),
             shapes,
             clock: recorder::clock_in_vdso(),
+            calls_before,
+            calls_of_run_before,
             calls: 0,
             libraries: HashMap::new(),
             processes: HashMap::new(),
             held: Held::default(),
             synced_ns: 0,
             records: Vec::new(),
+            ticker: None,
         })
     }
 
@@ -104,7 +120,7 @@ impl Rings {
     }
 
     /// Whether records may be in a ring, or events wait for others.
-    fn is_in_use(&self) -> bool {
+    pub(super) fn is_in_use(&self) -> bool {
         self.processes
             .values()
             .any(|process| matches!(process, Process::Recording(_)))
@@ -245,7 +261,7 @@ impl Follower<'_> {
     /// Sends an event, after those before it.
     pub(super) fn send(&mut self, event: Event) {
         match &mut self.rings {
-            Some(rings) if rings.is_in_use() => rings.held.push(event),
+            Some(rings) if rings.is_in_use() || !rings.held.is_empty() => rings.held.push(event),
             _ => self.pass_on(&event),
         }
     }
@@ -299,11 +315,11 @@ impl Follower<'_> {
             return;
         }
         rings.calls = rings.calls.saturating_add(1);
-        let is_due = rings.calls > CALLS_OF_RUN_BEFORE;
+        let is_due = rings.calls > rings.calls_of_run_before;
         match rings.processes.entry(pid).or_insert(Process::Counting(0)) {
             Process::Counting(calls) | Process::Copied(_, calls) => {
                 *calls = calls.saturating_add(1);
-                if *calls >= CALLS_BEFORE && is_due {
+                if *calls >= rings.calls_before && is_due {
                     self.start_recording(tid);
                 }
             }
@@ -337,6 +353,7 @@ impl Follower<'_> {
             return;
         };
         if let Some(rings) = &mut self.rings {
+            rings.ticker = rings.ticker.take().or_else(Ticker::start);
             let recorder = Recorder {
                 ring,
                 libraries: libraries.unwrap_or_default(),

@@ -1,0 +1,137 @@
+//! Programs whose calls are recorded inside them behave as without a tracer, and none of their calls is lost or doubled.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod capturing;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use capturing::{calls, capture, marks, of_command, program};
+use goanna_syscalls::Value;
+use goanna_tracer::Event;
+use goanna_tracer::capture::ptrace::Recorded;
+use goanna_tracer::capture::{CaptureEnd, Data};
+
+/// How often access(2) of each name in `/nowhere` was recorded.
+fn accesses(events: &[Event]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for call in calls(events).filter(|call| call.call.nr == libc::SYS_access as u32) {
+        if let Some(Value::Path { given, .. }) = call.call.args.first()
+            && let Some(name) = given.strip_prefix(b"/nowhere/")
+        {
+            let name = String::from_utf8_lossy(name).into_owned();
+            *counts.entry(name).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// Runs the program natively, and traced in each way. The program says how many calls it makes.
+fn run(what: &str) -> Vec<Vec<Event>> {
+    let program = program("recorded");
+    let program = program.to_str().unwrap();
+    let native = Command::new(program).arg(what).status().unwrap();
+    assert!(native.success(), "{what}: {native}");
+    let ways = [Recorded::AtOnce, Recorded::Often, Recorded::Never];
+    ways.map(|recorded| {
+        let source = of_command(&[program, what]).recorded(recorded);
+        let (ending, events) = capture(source, "", Data::None);
+        assert_eq!(
+            ending.unwrap(),
+            CaptureEnd::Ended(0),
+            "{what}: {recorded:?}"
+        );
+        let counts = accesses(&events);
+        for mark in marks(&events).keys() {
+            let (name, number) = mark.rsplit_once('-').unwrap();
+            if name != "jumped" {
+                let recorded_calls = counts.get(name).copied().unwrap_or(0);
+                assert_eq!(recorded_calls.to_string(), number, "{name}: {recorded:?}");
+            }
+        }
+        assert!(!marks(&events).is_empty());
+        let lost = |event: &&Event| matches!(event, Event::Lost { .. });
+        assert_eq!(
+            events.iter().find(lost).map(|lost| format!("{lost:?}")),
+            None
+        );
+        events
+    })
+    .into()
+}
+
+#[test]
+fn a_handler_runs_at_any_moment() {
+    run("timer");
+}
+
+#[test]
+fn a_handler_need_not_return() {
+    run("jumps");
+}
+
+#[test]
+fn a_call_that_waits_is_interrupted_or_restarted() {
+    for events in run("interrupted") {
+        let writes = calls(&events).filter(|call| call.call.nr == libc::SYS_write as u32);
+        let results: Vec<i64> = writes.map(|call| call.outcome.unwrap().result).collect();
+        let count = |result: i64| results.iter().filter(|own| **own == result).count();
+        // ERESTARTSYS: both were interrupted.
+        assert_eq!((count(1), count(-512)), (2, 2), "{results:?}");
+    }
+}
+
+#[test]
+fn children_and_threads_record_their_own_calls() {
+    for events in run("children") {
+        let mut by_process: BTreeMap<(i32, &[u8]), usize> = BTreeMap::new();
+        for call in calls(&events).filter(|call| call.call.nr == libc::SYS_access as u32) {
+            if let Some(Value::Path { given, .. }) = call.call.args.first() {
+                *by_process.entry((call.subject.pid, given)).or_default() += 1;
+            }
+        }
+        let of = |name: &[u8]| -> Vec<usize> {
+            let all = by_process.iter().filter(|((_, path), _)| *path == name);
+            all.map(|(_, count)| *count).collect()
+        };
+        assert_eq!(of(b"/nowhere/parent"), [2400]);
+        assert_eq!(of(b"/nowhere/forked"), [200; 5]);
+        assert_eq!(of(b"/nowhere/spawned"), [300; 10]);
+        assert_eq!(of(b"/nowhere/vforked"), [1; 5]);
+        assert_eq!(of(b"/nowhere/thread"), [900]);
+    }
+}
+
+#[test]
+fn bad_addresses_and_full_tables_answer_as_ever() {
+    run("limits");
+}
+
+#[test]
+fn calls_on_small_stacks_are_recorded() {
+    run("stacks");
+}
+
+#[test]
+fn a_filter_of_the_program_is_obeyed() {
+    for events in run("filters") {
+        let links = calls(&events).filter(|call| call.call.nr == libc::SYS_readlink as u32);
+        let exdev = -i64::from(libc::EXDEV);
+        let refused = links.filter(|call| call.outcome.unwrap().result == exdev);
+        assert_eq!(refused.count(), 100);
+    }
+}
+
+#[test]
+fn a_call_in_which_a_process_is_killed_is_recorded() {
+    for events in run("killed") {
+        let writes = calls(&events).filter(|call| call.call.nr == libc::SYS_write as u32);
+        let ended: Vec<_> = writes.filter(|call| call.outcome.is_none()).collect();
+        assert_eq!(ended.len(), 1);
+        assert_eq!(ended[0].call.raw[2], 11);
+    }
+}
