@@ -5,6 +5,14 @@
 
 	.set STATE_AT, 0x3000       # from the start of the code
 	.set STATE_SIZE, 0x3000
+	.set RING_SIZE, 0x41000
+	.set RING_FILE_FLAGS, 3     # MFD_CLOEXEC | MFD_ALLOW_SEALING
+	.set READ_WRITE, 3
+	.set MAP_SHARED_FIXED, 0x11
+	.set MAP_PRIVATE_ANONYMOUS_FIXED, 0x32
+	.set SYS_close, 3
+	.set SYS_mmap, 9
+	.set SYS_memfd_create, 319
 	.set BUSY, 0
 	.set OFF, 8
 	.set TRAP, 16
@@ -92,4 +100,43 @@ goanna_recorder_called:
 goanna_recorder_abandoned:
 	mov $-4096,%rax
 	ret
+
+# Makes the state and the ring, behind the code. Runs once, before anything else, while the tracer keeps the thread's registers. At each `int3` the
+# tracer looks at rax, and continues the thread if that is no error.
+	.globl goanna_recorder_set_up, goanna_recorder_set_up_ring
+goanna_recorder_set_up:
+	lea goanna_recorder_entry+STATE_AT(%rip),%rdi
+	mov $STATE_SIZE,%esi
+	mov $READ_WRITE,%edx
+	mov $MAP_PRIVATE_ANONYMOUS_FIXED,%r10d
+	mov $-1,%r8
+	xor %r9d,%r9d
+	mov $SYS_mmap,%eax
+	syscall
+	test %rax,%rax
+	js 1f
+# For a process that has the code and the state as a copy.
+goanna_recorder_set_up_ring:
+	lea .Lname(%rip),%rdi
+	mov $RING_FILE_FLAGS,%esi
+	mov $SYS_memfd_create,%eax
+	syscall
+	mov %eax,%ebx
+1:	int3
+	lea goanna_recorder_entry+STATE_AT+STATE_SIZE(%rip),%rdi
+	mov $RING_SIZE,%esi
+	mov $READ_WRITE,%edx
+	mov $MAP_SHARED_FIXED,%r10d
+	mov %ebx,%r8d
+	xor %r9d,%r9d
+	mov $SYS_mmap,%eax
+	syscall
+	mov %rax,%r12
+	mov %ebx,%edi
+	mov $SYS_close,%eax
+	syscall
+	mov %r12,%rax
+	int3
+.Lname:
+	.asciz "ring"
 	.previous

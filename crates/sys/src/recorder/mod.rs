@@ -1,12 +1,14 @@
 //! The recorder: code that records system calls inside a tracee, and the ring from which a tracer takes the records.
 //!
-//! A tracer maps three things into a process, one behind the other, at an address that its seccomp filter lets make any call:
+//! A process has three things, one behind the other, at an address from which the tracer's seccomp filter lets it make any call:
 //!
 //! | offset | size | what | protection |
 //! |---|---|---|---|
 //! | 0 | [`CODE`] | the code (`recorder.c`, `entry.S`), and behind it the [`shape`] of each call | read, execute |
 //! | [`STATE_AT`] | [`STATE`] | the state ([`state`]) and the recorder's stack | read, write; private |
 //! | [`RING_AT`] | [`RING`] | the ring | read, write; shared with the tracer |
+//!
+//! The tracer lets the process map the code, and run [`Layout::set_up`], which makes the rest.
 //!
 //! A stub that has replaced a call of libc jumps to the code's first instruction. The recorder looks at the files that the call names, makes the call, and
 //! writes a record, or leaves the call to the site's `syscall`. It is for programs of one thread, and has one state: a tracer takes a thread out of it before a signal's handler runs.
@@ -56,6 +58,8 @@ unsafe extern "C" {
     static goanna_recorder_call: u8;
     static goanna_recorder_called: u8;
     static goanna_recorder_abandoned: u8;
+    static goanna_recorder_set_up: u8;
+    static goanna_recorder_set_up_ring: u8;
     static goanna_recorder_end: u8;
 }
 
@@ -138,6 +142,10 @@ pub struct Layout {
     pub called: u64,
     /// Where the thread continues that is not to make it.
     pub abandoned: u64,
+    /// Where a thread begins that makes the state and the ring.
+    pub set_up: u64,
+    /// Where it begins if it has the state already.
+    pub set_up_ring: u64,
     /// The end of the code.
     pub end: u64,
 }
@@ -157,6 +165,8 @@ pub fn layout() -> Layout {
         call: from_start(&raw const goanna_recorder_call),
         called: from_start(&raw const goanna_recorder_called),
         abandoned: from_start(&raw const goanna_recorder_abandoned),
+        set_up: from_start(&raw const goanna_recorder_set_up),
+        set_up_ring: from_start(&raw const goanna_recorder_set_up_ring),
         end: from_start(&raw const goanna_recorder_end),
     }
 }

@@ -1,8 +1,10 @@
 //! Injects system calls: makes a stopped thread perform a call for the tracer.
 
 use goanna_sys::arch::{Registers, SYSCALL};
-use goanna_sys::ptrace::{self, CallStop, Event, Status, Stopped};
+use goanna_sys::ptrace::{self, CallStop, Event, SignalOrigin, Status, Stopped};
 use goanna_sys::{Errno, tracee};
+
+use super::follow::Follower;
 
 /// The outcome of an injected call.
 #[derive(Debug, PartialEq, Eq)]
@@ -23,6 +25,34 @@ pub struct Site {
 }
 
 impl Site {
+    /// Makes the thread run code of the tracer at `address`, up to its next `int3`; or on from the last one, if that is `None`. The result is that of the register rax.
+    /// Afterwards the thread must be given its registers back ([`Site::restore`]).
+    pub fn run(&self, stopped: Stopped, address: Option<u64>) -> Result<Injected, Errno> {
+        let tid = stopped.tid();
+        if let Some(address) = address {
+            let mut regs = self.saved.outside_of_call();
+            regs.user_mut().rip = address;
+            stopped.set_regs(&regs)?;
+        }
+        stopped.cont(0)?;
+        let (stopped, status) = match ptrace::wait_for(tid)?.ok_or(Errno::ESRCH)? {
+            Event::Stopped(stopped, status) => (stopped, status),
+            ended @ Event::Ended { .. } => return Ok(Injected::Preempted(ended)),
+        };
+        let is_trap = status == Status::SignalDelivery(libc::SIGTRAP);
+        if is_trap && stopped.signal_origin()? == SignalOrigin::Kernel {
+            let result = stopped.regs()?.result();
+            return Ok(Injected::Done(stopped, result));
+        }
+        stopped.set_regs(&self.saved)?;
+        Ok(Injected::Preempted(Event::Stopped(stopped, status)))
+    }
+
+    /// Gives the thread back the registers that it had.
+    pub fn restore(&self, stopped: &Stopped) -> Result<(), Errno> {
+        stopped.set_regs(&self.saved)
+    }
+
     /// The instruction of the last call of a thread that is stopped just after it: at the exit of that call, or at the first stop of a
     /// new process. `EINVAL`: the thread is stopped elsewhere.
     pub fn of(stopped: &Stopped) -> Result<Self, Errno> {
@@ -69,6 +99,51 @@ impl Site {
                     stopped.set_regs(&self.saved)?;
                     return Ok(Injected::Preempted(Event::Stopped(stopped, status)));
                 }
+            }
+        }
+    }
+}
+
+impl Follower<'_> {
+    /// Makes thread `tid` perform a call, and returns its result. `None`: another stop came first; it is handled later.
+    pub fn perform(
+        &mut self,
+        tid: i32,
+        site: &Site,
+        nr: i64,
+        args: [u64; 6],
+    ) -> Result<Option<i64>, Errno> {
+        self.inject(tid, |stopped| site.perform(stopped, nr, args))
+    }
+
+    /// Makes thread `tid` run code ([`Site::run`]), and returns its result. `None`: another stop came first; it is handled later.
+    pub fn run_code(
+        &mut self,
+        tid: i32,
+        site: &Site,
+        address: Option<u64>,
+    ) -> Result<Option<i64>, Errno> {
+        self.inject(tid, |stopped| site.run(stopped, address))
+    }
+
+    fn inject(
+        &mut self,
+        tid: i32,
+        injection: impl FnOnce(Stopped) -> Result<Injected, Errno>,
+    ) -> Result<Option<i64>, Errno> {
+        let Some(stopped) = self.take(tid) else {
+            return Ok(None);
+        };
+        match injection(stopped)? {
+            Injected::Done(stopped, result) => {
+                if let Some(thread) = self.threads.get_mut(&tid) {
+                    thread.stopped = Some(stopped);
+                }
+                Ok(Some(result))
+            }
+            Injected::Preempted(event) => {
+                self.reports.push(event);
+                Ok(None)
             }
         }
     }

@@ -17,7 +17,7 @@ use goanna_syscalls::{Names, Subject};
 
 use super::super::files::{ThreadNames, is_regular};
 use super::super::follow::Follower;
-use super::super::inject::{Injected, Site};
+use super::super::inject::Site;
 use super::{Change, Mapped, PAGE};
 use crate::Event;
 use crate::capture::Details;
@@ -205,32 +205,6 @@ impl Follower<'_> {
         let args = [number.unsigned_abs().into(), 0, 0, 0, 0, 0];
         self.perform(tid, &site, libc::SYS_close, args)?;
         PageWatch::new(ours?, pid).map(Some)
-    }
-
-    /// Makes thread `tid` perform a call, and returns its result. `None`: another stop came first; it is handled later.
-    pub(in crate::capture::ptrace) fn perform(
-        &mut self,
-        tid: i32,
-        site: &Site,
-        nr: i64,
-        args: [u64; 6],
-    ) -> Result<Option<i64>, Errno> {
-        let Some(thread) = self.threads.get_mut(&tid) else {
-            return Ok(None);
-        };
-        let Some(stopped) = thread.stopped.take() else {
-            return Ok(None);
-        };
-        match site.perform(stopped, nr, args)? {
-            Injected::Done(stopped, result) => {
-                thread.stopped = Some(stopped);
-                Ok(Some(result))
-            }
-            Injected::Preempted(event) => {
-                self.reports.push(event);
-                Ok(None)
-            }
-        }
     }
 
     /// Reports the pages that a process has touched since the last examination.

@@ -30,7 +30,7 @@ use goanna_callsites::{Library, Placed};
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::ptrace::CloneKind;
-use goanna_sys::recorder::{self, CODE, RING, RING_AT, Record, Ring, SHAPES, STATE_AT, state};
+use goanna_sys::recorder::{self, CODE, Record, Ring, SHAPES, STATE_AT, state};
 use goanna_sys::{Errno, pidfd, procfs, tracee};
 use goanna_syscalls::Subject;
 
@@ -366,66 +366,95 @@ impl Follower<'_> {
 
     /// Maps the recorder into the memory of `tid`, where it is not copied already, with a new ring. `None`: another stop came first.
     fn map_recorder(&mut self, tid: i32, is_copied: bool) -> Result<Option<Ring>, Errno> {
-        const ACCESS: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        const OWN: u64 =
-            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
-        const RING_FLAGS: u64 = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
         let Some(rings) = &self.rings else {
             return Ok(None);
         };
-        let (base, shapes, clock) = (rings.base, rings.shapes, rings.clock);
+        let base = rings.base;
         let thread = self.threads.get(&tid);
         let Some(stopped) = thread.and_then(|thread| thread.stopped.as_ref()) else {
             return Ok(None);
         };
         let site = InjectionSite::of(stopped)?;
-        let mut perform = |nr: i64, args: [u64; 6]| {
-            let result = self.perform(tid, &site, nr, args)?;
-            match result {
-                Some(result @ -4095..0) => Err(Errno::from_raw(-result as i32)),
-                result => Ok(result.map(i64::cast_unsigned)),
-            }
-        };
-        if !is_copied {
-            let args = [base, recorder::LEN as u64, ACCESS, OWN, u64::MAX, 0];
-            match perform(libc::SYS_mmap, args)? {
-                Some(at) if at == base => {}
-                Some(_) => return Err(Errno::EEXIST),
-                None => return Ok(None),
-            }
-            let vdso = procfs::auxiliary_value(tid, libc::AT_SYSINFO_EHDR)?.filter(|at| *at != 0);
-            let clock = vdso.zip(clock).map_or(0, |(vdso, clock)| vdso + clock);
-            tracee::write_all(tid, base, &recorder::code(&shapes))?;
-            tracee::write_all(tid, base + STATE_AT as u64, &recorder::initial_state(clock))?;
-            let code = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-            if perform(libc::SYS_mprotect, [base, CODE as u64, code, 0, 0, 0])?.is_none() {
-                return Ok(None);
-            }
+        if !is_copied && self.map_code(tid, &site)?.is_none() {
+            return Ok(None);
         }
-        // The end of the stack is zero: an empty name.
-        let name = base + STATE_AT as u64 + state::CAPACITY + 8;
-        let args = [name, Ring::FILE_FLAGS.into(), 0, 0, 0, 0];
-        let Some(fd) = perform(libc::SYS_memfd_create, args)? else {
+        let ring = self.make_ring(tid, &site, is_copied);
+        // Otherwise another stop has come, and the thread has its registers already.
+        if let Some(stopped) = self
+            .threads
+            .get(&tid)
+            .and_then(|thread| thread.stopped.as_ref())
+        {
+            site.restore(stopped)?;
+        }
+        let ring = ring?;
+        if ring.is_some() {
+            let clock = match is_copied {
+                true => process::get(tid, base, state::CLOCK)?,
+                false => self.clock_of(tid)?,
+            };
+            tracee::write_all(tid, base + STATE_AT as u64, &recorder::initial_state(clock))?;
+        }
+        Ok(ring)
+    }
+
+    /// The address of clock_gettime in the vDSO of a process; 0 if it has none.
+    fn clock_of(&self, tid: i32) -> Result<u64, Errno> {
+        let offset = self.rings.as_ref().and_then(|rings| rings.clock);
+        let vdso = procfs::auxiliary_value(tid, libc::AT_SYSINFO_EHDR)?.filter(|at| *at != 0);
+        Ok(vdso.zip(offset).map_or(0, |(vdso, offset)| vdso + offset))
+    }
+
+    /// Maps the code. `None`: another stop came first.
+    fn map_code(&mut self, tid: i32, site: &InjectionSite) -> Result<Option<()>, Errno> {
+        const ACCESS: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        const FLAGS: u64 =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+        let Some(rings) = &self.rings else {
+            return Ok(None);
+        };
+        let (base, shapes) = (rings.base, rings.shapes);
+        let args = [base, recorder::LEN as u64, ACCESS, FLAGS, u64::MAX, 0];
+        match self.perform(tid, site, libc::SYS_mmap, args)? {
+            Some(at) if at.cast_unsigned() == base => {}
+            Some(at @ -4095..0) => return Err(Errno::from_raw(-at as i32)),
+            Some(_) => return Err(Errno::EEXIST),
+            None => return Ok(None),
+        }
+        tracee::write_forced(tid, base, &recorder::code(&shapes))?;
+        Ok(Some(()))
+    }
+
+    /// Lets a thread make its ring. `None`: another stop came first.
+    fn make_ring(
+        &mut self,
+        tid: i32,
+        site: &InjectionSite,
+        is_copied: bool,
+    ) -> Result<Option<Ring>, Errno> {
+        let Some(rings) = &self.rings else {
+            return Ok(None);
+        };
+        let layout = recorder::layout();
+        let start = if is_copied {
+            layout.set_up_ring
+        } else {
+            layout.set_up
+        };
+        let mut next = Some(rings.base + start);
+        let mut run = |follower: &mut Self| match follower.run_code(tid, site, next.take())? {
+            Some(result @ -4095..0) => Err(Errno::from_raw(-result as i32)),
+            result => Ok(result),
+        };
+        let Some(fd) = run(self)? else {
             return Ok(None);
         };
         let ours = pidfd::open(tid).and_then(|thread| pidfd::getfd(thread.as_fd(), fd as i32));
         let ring = ours.and_then(Ring::new);
-        let args = [
-            base + RING_AT as u64,
-            RING as u64,
-            ACCESS,
-            RING_FLAGS,
-            fd,
-            0,
-        ];
-        let mapped = perform(libc::SYS_mmap, args);
-        let closed = perform(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-        if mapped?.is_none() || closed.is_none() {
+        if run(self)?.is_none() {
             return Ok(None);
         }
-        let ring = ring?;
-        process::set(tid, base, state::OFF, 0)?;
-        Ok(Some(ring))
+        ring.map(Some)
     }
 
     /// Lets the site before `ip`, by which thread `tid` has made call `nr`, lead to the recorder.
@@ -437,7 +466,8 @@ impl Follower<'_> {
         };
         let has = |placed: &Placed| placed.code().contains(&ip);
         let mut index = recorder.libraries.iter().position(has);
-        if index.is_none() {
+        let is_first = index.is_none();
+        if is_first {
             let found = mappings::of_range(tid, ip - 1, ip).ok();
             let mapping = found.and_then(|mappings| mappings.first().copied());
             let library = mapping.and_then(|mapping| {
@@ -457,14 +487,24 @@ impl Follower<'_> {
             .zip(index)
             .and_then(|(recorder, index)| recorder.libraries.get_mut(index));
         let Some(library) = library else { return };
-        let site = library.site_before(ip).copied();
-        let Some(site) = site.filter(|site| site.nr == nr && library.has_space()) else {
+        let Some(site) = library
+            .site_before(ip)
+            .copied()
+            .filter(|site| site.nr == nr)
+        else {
             return;
         };
-        if library.patched.contains(&site) {
-            return;
+        library.library.note_use(nr, ip - library.base);
+        // At first also those that other processes have used.
+        let mut sites = match is_first {
+            true => library.library.often_used(),
+            false => Vec::new(),
+        };
+        if let Err(at) = sites.binary_search_by_key(&site.at, |site| site.at) {
+            sites.insert(at, site);
         }
-        if process::patch(library, tid, site, base).is_err() {
+        sites.retain(|site| !library.patched.contains(site));
+        if library.has_space() && process::patch(library, tid, &sites, base).is_err() {
             self.stop_recording(tid);
         }
     }

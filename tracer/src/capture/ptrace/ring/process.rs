@@ -65,10 +65,10 @@ pub fn placed(library: Arc<Library>, mapping: &Mapping) -> Option<Placed> {
     Placed::mapped(library, mapping, sizes)
 }
 
-/// Makes a site lead to the recorder at `base`.
-pub fn patch(library: &mut Placed, tid: i32, site: Site, base: u64) -> Result<(), Errno> {
+/// Makes sites lead to the recorder at `base`.
+pub fn patch(library: &mut Placed, tid: i32, sites: &[Site], base: u64) -> Result<(), Errno> {
     let code = |placed: &Placed, site: &Site, here: u64| site_code(placed, site, here, base);
-    library.patch(tid, &[site], Vec::new, code)
+    library.patch(tid, sites, Vec::new, code)
 }
 
 /// What the site does not do any more; `lea` of the address behind the site's `syscall` to rcx; and the jump to the recorder.
