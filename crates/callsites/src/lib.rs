@@ -1,7 +1,6 @@
 //! Replaces system calls of a C library, in the memory of a process, by jumps to code of a tracer.
 //!
-//! A site is an instruction of five bytes, which becomes a jump, with `syscall` behind it, which stays: `mov $nr,%eax`; or, in the loader's opens,
-//! `mov $AT_FDCWD,%edi` with the number set by an instruction shortly before. A site is used only if a decoder that starts at the function's first byte
+//! A site is an instruction of five bytes, which becomes a jump, with `syscall` behind it, which stays; [`Form`] has the forms, and an exception. A site is used only if a decoder that starts at the function's first byte
 //! decodes exactly these instructions, and no branch leads between them. So a thread that stands anywhere else in the library never sees half of a jump, and code
 //! that is to make the call unchanged can continue with the site's `syscall`.
 //!
@@ -17,7 +16,7 @@ mod sites;
 
 pub use library::Library;
 pub use placed::Placed;
-pub use sites::{SITE, Site};
+pub use sites::{Form, Site};
 
 /// Size of a page of memory, in bytes.
 pub const PAGE: u64 = 4096;

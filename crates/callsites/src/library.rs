@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::elf::Elf;
-use crate::sites::{SITE, Site, sites};
+use crate::sites::{Site, sites};
 use crate::{KindOf, PAGE};
 
 /// Largest library that is analysed.
@@ -104,7 +104,7 @@ impl Library {
     /// Call `nr` has come to the monitor from the instruction before `address`, which is one from the library's base.
     pub fn note_use(&self, nr: u32, address: u64) {
         let mut uses = self.sites.iter().zip(&self.uses);
-        let is_it = |site: &Site| site.nr == nr && site.at + SITE == address;
+        let is_it = |site: &Site| site.nr == nr && site.behind_call() == address;
         if let Some((_, uses)) = uses.find(|(site, _)| is_it(site)) {
             uses.fetch_add(1, Ordering::Relaxed);
         }
@@ -119,9 +119,9 @@ impl Library {
 
     /// The site whose `syscall` ends at `address`, from the library's base.
     pub fn site_before(&self, address: u64) -> Option<&Site> {
-        let at = address.checked_sub(SITE)?;
-        let index = self.sites.binary_search_by_key(&at, |site| site.at).ok()?;
-        self.sites.get(index)
+        let before = self.sites.partition_point(|site| site.at < address);
+        let site = self.sites.get(before.checked_sub(1)?)?;
+        (site.behind_call() == address).then_some(site)
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use goanna_sys::mappings::Mapping;
 use goanna_sys::{Errno, tracee};
 
-use crate::sites::MOV;
-use crate::{Library, PAGE, SITE, Site};
+use crate::sites::JUMP;
+use crate::{Library, PAGE, Site};
 
 /// Sites that are less than this many bytes apart are written together, with the code between them.
 const CLOSE: u64 = 512;
@@ -19,8 +19,8 @@ pub fn distance(from: u64, to: u64) -> Option<[u8; 4]> {
 }
 
 /// The five bytes at `site` that jump to `here`.
-fn jump_bytes(site: u64, here: u64) -> Option<[u8; MOV as usize]> {
-    let [a, b, c, d] = distance(site + MOV, here)?;
+fn jump_bytes(site: u64, here: u64) -> Option<[u8; JUMP as usize]> {
+    let [a, b, c, d] = distance(site + JUMP, here)?;
     Some([0xe9, a, b, c, d])
 }
 
@@ -102,13 +102,20 @@ impl Placed {
 
     /// The patched site whose `syscall` ends at address `ip`.
     pub fn site_returning_to(&self, ip: u64) -> Option<Site> {
-        let at = ip.checked_sub(self.base)?.checked_sub(SITE)?;
-        self.patched.iter().find(|site| site.at == at).copied()
+        let behind = ip.checked_sub(self.base)?;
+        let mut patched = self.patched.iter();
+        patched.find(|site| site.behind_call() == behind).copied()
+    }
+
+    /// Where the code of a patched site is.
+    pub fn stub_of(&self, site: &Site) -> Option<u64> {
+        let index = self.patched.iter().position(|patched| patched == site)?;
+        Some(self.site_start(index))
     }
 
     /// The address behind the `syscall` of a site.
     pub fn return_address(&self, site: &Site) -> u64 {
-        self.base + site.at + SITE
+        self.base + site.behind_call()
     }
 
     /// Patches `sites` in the process of `tid`, which must not run in the library, as far as there is space for them. `common` makes the common code, and
@@ -140,14 +147,13 @@ impl Placed {
             let Some((one, last)) = group.first().zip(group.last()) else {
                 continue;
             };
-            let mut text = vec![0; (last.at + SITE - one.at) as usize];
+            let mut text = vec![0; (last.end() - one.at) as usize];
             tracee::read_exact(tid, self.base + one.at, &mut text)?;
             for site in group {
                 let (at, here) = (self.base + site.at, self.site_start(index));
                 let bytes = text.get_mut((site.at - one.at) as usize..);
-                let bytes = bytes.and_then(|bytes| bytes.first_chunk_mut::<{ SITE as usize }>());
                 let bytes = bytes
-                    .filter(|bytes| **bytes == site.bytes())
+                    .filter(|bytes| bytes.starts_with(&site.bytes()))
                     .ok_or(Errno::EBUSY)?;
                 let jump = jump_bytes(at, here).ok_or(Errno::ERANGE)?;
                 for (byte, new) in bytes.iter_mut().zip(jump) {

@@ -9,10 +9,16 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use crate::KindOf;
 use crate::elf::relative;
 
-/// The bytes of the instruction that becomes a jump.
-pub const MOV: u64 = 5;
-/// The bytes of a site, with its `syscall`.
-pub const SITE: u64 = 7;
+/// The bytes of a jump.
+pub(crate) const JUMP: u64 = 5;
+/// The bytes of `mov $nr,%eax`.
+const MOV: u64 = 5;
+/// The most bytes of a site.
+const SITE_MAX: u64 = 10;
+/// `xor %eax,%eax`, which stands for `mov $0,%eax`.
+const SET_ZERO: [u8; 2] = [0x31, 0xc0];
+/// `cmp $-4096,%rax`
+const COMPARE: [u8; 6] = [0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff];
 /// `mov $AT_FDCWD,%edi`.
 const SET_DIRECTORY: [u8; 5] = [0xbf, 0x9c, 0xff, 0xff, 0xff];
 /// `mov %rdi,%rsi`, which is before that.
@@ -29,40 +35,74 @@ pub struct Site {
     pub nr: u32,
     /// What the caller's [`KindOf`] says of the call.
     pub kind: u32,
-    /// Whether the jump replaces `mov $AT_FDCWD,%edi`, as in the loader's opens.
-    pub from_cwd: bool,
+    /// Its instructions.
+    pub form: Form,
+}
+
+/// The instructions of a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// `mov $nr,%eax; syscall`. The jump replaces the first.
+    Number,
+    /// `mov $nr,%eax; mov %rdi,%rsi; mov $AT_FDCWD,%edi; syscall`, as in the loader's opens. The jump replaces the third.
+    Directory,
+    /// `xor %eax,%eax; syscall; cmp $-4096,%rax`, of read(2), whose number is 0. The jump replaces the first two, and a part of the third. So a site of this form must
+    /// not be patched while a thread is in the call, or a signal's handler may return there.
+    Zero,
 }
 
 impl Site {
     /// The bytes of the site where it is not patched.
-    pub fn bytes(&self) -> [u8; SITE as usize] {
-        let [a, b, c, d] = self.nr.to_le_bytes();
-        let [first, second, third, fourth, fifth] = if self.from_cwd {
-            SET_DIRECTORY
-        } else {
-            [0xb8, a, b, c, d]
-        };
-        let [sixth, seventh] = SYSCALL;
-        [first, second, third, fourth, fifth, sixth, seventh]
+    pub fn bytes(&self) -> Vec<u8> {
+        match self.form {
+            Form::Number => [&[0xb8], self.nr.to_le_bytes().as_slice(), &SYSCALL].concat(),
+            Form::Directory => [SET_DIRECTORY.as_slice(), &SYSCALL].concat(),
+            Form::Zero => [SET_ZERO.as_slice(), &SYSCALL, &COMPARE].concat(),
+        }
     }
 
-    /// The addresses of the instructions that lead to the call, and of the call.
+    /// The address of the call's instruction, from the library's base.
+    fn call(&self) -> u64 {
+        match self.form {
+            Form::Number | Form::Directory => self.at + MOV,
+            Form::Zero => self.at + SET_ZERO.len() as u64,
+        }
+    }
+
+    /// The address behind the call's instruction, from the library's base.
+    pub fn behind_call(&self) -> u64 {
+        self.call() + SYSCALL.len() as u64
+    }
+
+    /// The end of the site, from the library's base.
+    pub fn end(&self) -> u64 {
+        match self.form {
+            Form::Number | Form::Directory => self.behind_call(),
+            Form::Zero => self.behind_call() + COMPARE.len() as u64,
+        }
+    }
+
+    /// The addresses of the instructions that lead to the call, of the call, and of those behind it that the site has.
     fn instructions(&self) -> Vec<u64> {
-        let mut all = vec![self.at, self.at + MOV];
-        if self.from_cwd {
-            let pass_path = self.at - PASS_PATH.len() as u64;
-            all.splice(..0, [pass_path - MOV, pass_path]);
+        let mut all = vec![self.at, self.call()];
+        match self.form {
+            Form::Number => {}
+            Form::Directory => {
+                let pass_path = self.at - PASS_PATH.len() as u64;
+                all.splice(..0, [pass_path - MOV, pass_path]);
+            }
+            Form::Zero => all.push(self.behind_call()),
         }
         all
     }
 
     /// The addresses that must not be the target of a branch: from the second byte of these instructions on. A branch to the call itself is allowed unless it
-    /// needs a register that they set.
+    /// needs a register that they set, or the call is replaced.
     fn unbranched(&self) -> Range<u64> {
-        if self.from_cwd {
-            self.at - PASS_PATH.len() as u64 - MOV + 1..self.at + MOV + 1
-        } else {
-            self.at + 1..self.at + MOV
+        match self.form {
+            Form::Number => self.at + 1..self.at + MOV,
+            Form::Directory => self.at - PASS_PATH.len() as u64 - MOV + 1..self.at + MOV + 1,
+            Form::Zero => self.at + 1..self.end(),
         }
     }
 }
@@ -75,7 +115,10 @@ pub(crate) fn sites(
     kind_of: KindOf<'_>,
 ) -> Vec<Site> {
     let mut candidates: Vec<Site> = memchr::memmem::find_iter(text, &SYSCALL)
-        .filter_map(|call| candidate(text.get(..call)?, base, kind_of))
+        .filter_map(|call| {
+            let behind = text.get(call + SYSCALL.len()..)?;
+            candidate(text.get(..call)?, behind, base, kind_of)
+        })
         .collect();
     candidates.retain(|site| is_decoded(text, base, functions, site));
     let starts: BTreeMap<u64, Range<u64>> = candidates
@@ -83,7 +126,7 @@ pub(crate) fn sites(
         .map(|site| (site.at, site.unbranched()))
         .collect();
     let hit = |target: u64| {
-        let near = starts.range(target.saturating_sub(SITE)..target.saturating_add(SHORT));
+        let near = starts.range(target.saturating_sub(SITE_MAX)..target.saturating_add(SHORT));
         let mut hit = near.filter(|(_, range)| range.contains(&target));
         hit.next().map(|(site, _)| *site)
     };
@@ -109,32 +152,28 @@ pub(crate) fn sites(
     candidates
 }
 
-/// The site whose `syscall` is behind `text`.
-fn candidate(text: &[u8], base: u64, kind_of: KindOf<'_>) -> Option<Site> {
-    let (before, mov) = text.split_last_chunk::<{ MOV as usize }>()?;
-    let at = base + before.len() as u64;
-    if let [0xb8, number @ ..] = mov {
-        let nr = u32::from_le_bytes(*number);
-        return kind_of(nr).map(|kind| Site {
-            at,
-            nr,
-            kind,
-            from_cwd: false,
-        });
+/// The site whose `syscall` is between `text` and `behind`.
+fn candidate(text: &[u8], behind: &[u8], base: u64, kind_of: KindOf<'_>) -> Option<Site> {
+    let site = |before: &[u8], nr: u32, form: Form| {
+        let at = base + before.len() as u64;
+        kind_of(nr).map(|kind| Site { at, nr, kind, form })
+    };
+    if let Some(before) = text.strip_suffix(&SET_ZERO)
+        && behind.starts_with(&COMPARE)
+    {
+        return site(before, 0, Form::Zero);
     }
-    let before = before.strip_suffix(&PASS_PATH)?;
-    let (_, [0xb8, number @ ..]) = before.split_last_chunk::<{ MOV as usize }>()? else {
+    let (before, mov) = text.split_last_chunk::<{ MOV as usize }>()?;
+    if let [0xb8, number @ ..] = mov {
+        return site(before, u32::from_le_bytes(*number), Form::Number);
+    }
+    let setting = before.strip_suffix(&PASS_PATH)?;
+    let (_, [0xb8, number @ ..]) = setting.split_last_chunk::<{ MOV as usize }>()? else {
         return None;
     };
     let nr = u32::from_le_bytes(*number);
     let is_open = *mov == SET_DIRECTORY && i64::from(nr) == libc::SYS_openat;
-    let kind = kind_of(nr).filter(|_| is_open)?;
-    Some(Site {
-        at,
-        nr,
-        kind,
-        from_cwd: true,
-    })
+    is_open.then(|| site(before, nr, Form::Directory)).flatten()
 }
 
 /// Whether the function that `site` is in has these instructions there.
@@ -143,7 +182,7 @@ fn is_decoded(text: &[u8], base: u64, functions: &[Range<u64>], site: &Site) -> 
     let Some(function) = after.checked_sub(1).and_then(|index| functions.get(index)) else {
         return false;
     };
-    if function.end < site.at + SITE {
+    if function.end < site.end() {
         return false;
     }
     // Their bytes are known.
@@ -249,9 +288,9 @@ mod tests {
         [before, &[0xb8, 4, 0, 0, 0, 0x0f, 0x05, 0xc3]].concat()
     }
 
-    /// stat(2) and openat(2).
+    /// read(2), stat(2) and openat(2).
     fn kind_of(nr: u32) -> Option<u32> {
-        matches!(nr, 4 | 257).then_some(0)
+        matches!(nr, 0 | 4 | 257).then_some(0)
     }
 
     fn found(text: &[u8]) -> Vec<u64> {
@@ -307,8 +346,26 @@ mod tests {
         );
         let whole = 0x1000..0x1000 + open.len() as u64;
         let site = sites(&open, 0x1000, std::slice::from_ref(&whole), &kind_of)[0];
-        assert!(site.from_cwd && site.nr == 257);
+        assert!(site.form == Form::Directory && site.nr == 257);
         assert_eq!(site.bytes(), open[8..15]);
+    }
+
+    #[test]
+    fn a_read_is_found_with_the_comparison_behind_it() {
+        let read = [SET_ZERO.as_slice(), &SYSCALL, &COMPARE, &[0xc3]].concat();
+        let behind = |before: &[u8]| [before, &read].concat();
+        assert_eq!(found(&read), [0x1000]);
+        assert_eq!(found(&behind(&[0xeb, 0])), [0x1002]);
+        for inside in [1, 2, 4, 5, 9] {
+            assert_eq!(found(&behind(&[0xeb, inside])), [0u64; 0]);
+        }
+        assert_eq!(found(&behind(&[0xeb, 10])), [0x1002]);
+        assert_eq!(found(&read[..4]), [0u64; 0]);
+        let whole = 0x1000..0x1000 + read.len() as u64;
+        let site = sites(&read, 0x1000, std::slice::from_ref(&whole), &kind_of)[0];
+        assert_eq!((site.form, site.nr, site.end()), (Form::Zero, 0, 0x100a));
+        assert_eq!(site.behind_call(), 0x1004);
+        assert_eq!(site.bytes(), read[..10]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use goanna_callsites::library::Refusal;
 use goanna_callsites::placed::{Sizes, distance};
-use goanna_callsites::{Library, Placed, Site};
+use goanna_callsites::{Form, Library, Placed, Site};
 use goanna_sys::mappings::Mapping;
 use goanna_sys::stub::kind;
 use goanna_sys::{stub, tracee};
@@ -92,7 +92,10 @@ fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
         parts.return_address,
         distance(here + parts.return_address as u64, back)?,
     )?;
-    let from_cwd = if site.from_cwd { kind::FROM_CWD } else { 0 };
+    let from_cwd = match site.form {
+        Form::Directory => kind::FROM_CWD,
+        Form::Number | Form::Zero => 0,
+    };
     put(parts.kind, (site.kind | from_cwd).to_le_bytes())?;
     put(parts.number, site.nr.to_le_bytes())?;
     let enter = placed.start() + stub::layout().enter as u64;

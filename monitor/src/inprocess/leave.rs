@@ -2,7 +2,7 @@
 //! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
 //! between a stub's check and its call.
 
-use goanna_callsites::{Placed, SITE, Site};
+use goanna_callsites::{Form, Placed, Site};
 use goanna_sys::arch::{self, NO_CALL};
 use goanna_sys::restarts::is_restart;
 use goanna_sys::stub::{self, NO_SYMLINKS, frame, kind, opens};
@@ -227,9 +227,9 @@ impl Frame {
 
 /// Before the `syscall` of `site` of a library at `base`, which is then made.
 fn before(regs: &mut Registers, base: u64, site: &Site) -> StubPosition {
-    regs.rip = base + site.at + SITE - 2;
+    regs.rip = base + site.behind_call() - 2;
     regs.rax = site.nr.into();
-    if site.from_cwd {
+    if site.form == Form::Directory {
         regs.rdi = u64::from(libc::AT_FDCWD.cast_unsigned());
     }
     regs.orig_rax = NO_CALL;

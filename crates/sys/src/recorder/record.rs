@@ -32,6 +32,10 @@ pub enum Item<'d> {
     PathLink(&'d [u8]),
     /// Where the directory of its last component is, if nothing is there.
     ParentLink(&'d [u8]),
+    /// The call's path leads where it says itself: it is absolute, and meets no symbolic link.
+    PathWithoutLinks,
+    /// The same, up to its last component; nothing has that name.
+    ParentWithoutLinks,
     /// The `struct stat` of a descriptor's file.
     FileStat(i32, &'d [u8]),
     /// The `struct stat` of what the path leads to.
@@ -93,6 +97,8 @@ impl<'d> Record<'d> {
                 4 => Item::ParentLink(content),
                 5 => Item::FileStat(number, content),
                 6 => Item::PathStat(content),
+                7 if number == 3 => Item::PathWithoutLinks,
+                7 => Item::ParentWithoutLinks,
                 _ => return None,
             })
         })

@@ -272,8 +272,29 @@ pub fn without_suffix(link: &[u8], is_removed: impl FnOnce() -> bool) -> &[u8] {
     }
 }
 
+/// Where an absolute path leads that meets no symbolic link.
+pub fn normal(path: &[u8]) -> Box<[u8]> {
+    let mut components: Vec<&[u8]> = Vec::new();
+    for component in path.split(|&byte| byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => drop(components.pop()),
+            name => components.push(name),
+        }
+    }
+    let mut normal = Vec::with_capacity(path.len());
+    for component in &components {
+        normal.push(b'/');
+        normal.extend_from_slice(component);
+    }
+    if components.is_empty() {
+        normal.push(b'/');
+    }
+    normal.into()
+}
+
 /// What is before the last component of a path, and that component.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
     let is_slash = |byte: &u8| *byte == b'/';
     let end = path.iter().rposition(|byte| !is_slash(byte));
     let trimmed = path.get(..end.map_or(0, |at| at + 1)).unwrap_or_default();

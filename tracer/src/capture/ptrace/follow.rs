@@ -184,6 +184,9 @@ impl<'a> Follower<'a> {
         match status {
             Status::SignalDelivery(signal) => {
                 let signal = self.leave_recorder(tid, signal)?;
+                if let Some(thread) = self.threads.get_mut(&tid) {
+                    thread.has_handled |= signal != 0;
+                }
                 self.resume(tid, signal)
             }
             Status::GroupStop(_) => match self.take(tid) {
@@ -464,13 +467,14 @@ impl<'a> Follower<'a> {
         if let Some(parent) = self.threads.get(&tid)
             && !self.threads.contains_key(&child)
         {
-            let (pid, mode) = (parent.subject.pid, parent.mode);
+            let (pid, mode, has_handled) = (parent.subject.pid, parent.mode, parent.has_handled);
             self.kept_threads.has_child(tid, child);
             self.add(child, mode, pid, now);
             // The parent may change its mappings before the child comes to its first stop.
             let inherited = self.mappings_for_copy(child, pid);
             if let Some(child) = self.threads.get_mut(&child) {
                 child.inherited = inherited;
+                child.has_handled = has_handled;
             }
         }
         if let Some(stopped) = early {
@@ -524,6 +528,7 @@ impl<'a> Follower<'a> {
             return;
         };
         thread.has_foreign_calls = false;
+        thread.has_handled = false;
         thread.has_our_root.set(None);
         let subject = thread.subject.clone();
         self.recorder_is_gone(&subject);

@@ -70,6 +70,8 @@ pub struct Thread {
     pub is_inside: bool,
     /// The address behind the instruction that has made the last call that stopped.
     pub called_from: u64,
+    /// The program has been sent a signal, whose handler may have interrupted any code.
+    pub has_handled: bool,
     /// The tracer has requested a stop that has not come yet.
     pub is_interrupted: bool,
     /// The mappings that a new process has inherited from its parent, as they were at the fork; until its first stop.
@@ -94,6 +96,7 @@ impl Thread {
             pending: None,
             is_inside: false,
             called_from: 0,
+            has_handled: false,
             is_interrupted: false,
             inherited: Vec::new(),
             is_exiting: false,

@@ -51,6 +51,11 @@ impl Names for Recorded<'_> {
         self.items.iter().find_map(|item| match item {
             Item::PathLink(link) => Some(Box::from(*link)),
             Item::ParentLink(link) => files::with_last_component(link, path),
+            Item::PathWithoutLinks => Some(files::normal(path)),
+            Item::ParentWithoutLinks => {
+                let parent = files::normal(files::split(path).0);
+                files::with_last_component(&parent, path)
+            }
             _ => None,
         })
     }

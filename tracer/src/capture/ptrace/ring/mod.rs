@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use goanna_callsites::library::content;
-use goanna_callsites::{Library, Placed};
+use goanna_callsites::{Form, Library, Placed, Site};
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::ptrace::CloneKind;
@@ -459,6 +459,10 @@ impl Follower<'_> {
 
     /// Lets the site before `ip`, by which thread `tid` has made call `nr`, lead to the recorder.
     fn record_site(&mut self, tid: i32, nr: u32, ip: u64) {
+        let has_handled = self
+            .threads
+            .get(&tid)
+            .is_none_or(|thread| thread.has_handled);
         let Some(rings) = &mut self.rings else { return };
         let base = rings.base;
         let Some(recorder) = rings.recorder(tid) else {
@@ -503,9 +507,28 @@ impl Follower<'_> {
         if let Err(at) = sites.binary_search_by_key(&site.at, |site| site.at) {
             sites.insert(at, site);
         }
-        sites.retain(|site| !library.patched.contains(site));
-        if library.has_space() && process::patch(library, tid, &sites, base).is_err() {
+        // A handler may return into the middle of a site of the third form.
+        let may_patch = |site: &Site| site.form != Form::Zero || !has_handled;
+        sites.retain(|site| !library.patched.contains(site) && may_patch(site));
+        if !library.has_space() || sites.is_empty() {
+            return;
+        }
+        let patched = process::patch(library, tid, &sites, base);
+        let moved = process::behind_call(library, &site).filter(|_| sites.contains(&site));
+        // If it could not be patched, the process was killed.
+        let is_moved = moved.is_none_or(|to| self.move_to(tid, to).is_ok());
+        if patched.is_err() || !is_moved {
             self.stop_recording(tid);
         }
+    }
+
+    /// Lets a stopped thread continue at another address.
+    fn move_to(&self, tid: i32, address: u64) -> Result<(), Errno> {
+        let thread = self.threads.get(&tid);
+        let stopped = thread.and_then(|thread| thread.stopped.as_ref());
+        let stopped = stopped.ok_or(Errno::ESRCH)?;
+        let mut regs = stopped.regs()?;
+        regs.user_mut().rip = address;
+        stopped.set_regs(&regs)
     }
 }

@@ -3,14 +3,17 @@
 use std::sync::Arc;
 
 use goanna_callsites::placed::{Sizes, distance};
-use goanna_callsites::{Library, Placed, Site};
+use goanna_callsites::{Form, Library, Placed, Site};
+use goanna_sys::arch::SYSCALL;
 use goanna_sys::mappings::Mapping;
 use goanna_sys::ptrace::Signal;
 use goanna_sys::recorder::{Ring, STATE_AT, state};
 use goanna_sys::{Errno, tracee};
 
 /// Size of the code of a site, bytes.
-const SITE_CODE: usize = 32;
+const SITE_CODE: usize = 40;
+/// In the code of a site of the third form, the offset of what is behind its `syscall`.
+const ZERO_BEHIND_CALL: u64 = 24;
 
 /// Sites that must fit behind a library's code.
 const SITES_MIN: usize = 4;
@@ -72,20 +75,42 @@ pub fn patch(library: &mut Placed, tid: i32, sites: &[Site], base: u64) -> Resul
 }
 
 /// What the site does not do any more; `lea` of the address behind the site's `syscall` to rcx; and the jump to the recorder.
+///
+/// A site of the third form has lost its `syscall`, and the comparison behind it: they are here.
 fn site_code(placed: &Placed, site: &Site, here: u64, base: u64) -> Option<Vec<u8>> {
     const LOAD_RCX: [u8; 3] = [0x48, 0x8d, 0x0d];
     const MOVE_R11: [u8; 2] = [0x49, 0xbb];
     const JUMP_R11: [u8; 3] = [0x41, 0xff, 0xe3];
+    const JUMP: u8 = 0xe9;
     const BREAKPOINT: u8 = 0xcc;
-    let mut code = site.bytes().get(..5)?.to_vec();
+    let bytes = site.bytes();
+    let is_here = site.form == Form::Zero;
+    let (replaced, rest) = bytes.split_at_checked(if is_here { 2 } else { 5 })?;
+    let mut code = replaced.to_vec();
     code.extend(LOAD_RCX);
     let next = here + code.len() as u64 + 4;
-    code.extend(distance(next, placed.return_address(site))?);
-    code.extend(MOVE_R11);
-    code.extend(base.to_le_bytes());
-    code.extend(JUMP_R11);
+    let jump = [MOVE_R11.as_slice(), &base.to_le_bytes(), &JUMP_R11].concat();
+    let behind = if is_here {
+        next + (jump.len() + SYSCALL.len()) as u64
+    } else {
+        placed.return_address(site)
+    };
+    code.extend(distance(next, behind)?);
+    code.extend(jump);
+    if is_here {
+        debug_assert_eq!(code.len() as u64 + 2, ZERO_BEHIND_CALL);
+        code.extend_from_slice(rest);
+        code.push(JUMP);
+        let next = here + code.len() as u64 + 4;
+        code.extend(distance(next, placed.base + site.end())?);
+    }
     code.resize(SITE_CODE, BREAKPOINT);
     Some(code)
+}
+
+/// Where a thread continues that is behind the `syscall` of a site of the third form, now that this is patched.
+pub fn behind_call(library: &Placed, site: &Site) -> Option<u64> {
+    (site.form == Form::Zero).then_some(library.stub_of(site)? + ZERO_BEHIND_CALL)
 }
 
 /// Lets all calls of the process stop.
