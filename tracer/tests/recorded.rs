@@ -8,6 +8,9 @@
 mod capturing;
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use capturing::{calls, capture, marks, of_command, program};
@@ -15,6 +18,7 @@ use goanna_syscalls::Value;
 use goanna_tracer::Event;
 use goanna_tracer::capture::ptrace::Recorded;
 use goanna_tracer::capture::{CaptureEnd, Data};
+use goanna_tracer::event::{Call, File};
 
 /// How often access(2) of each name in `/nowhere` was recorded.
 fn accesses(events: &[Event]) -> BTreeMap<String, usize> {
@@ -134,4 +138,89 @@ fn a_call_in_which_a_process_is_killed_is_recorded() {
         assert_eq!(ended.len(), 1);
         assert_eq!(ended[0].call.raw[2], 11);
     }
+}
+
+/// A call with everything that is recorded of it. What a program makes has another inode in each run.
+fn whole(call: &Call) -> String {
+    let files = call.files.iter().map(|(index, file)| {
+        let is_new = file.path.as_deref().is_some_and(|path| {
+            path.ends_with(b"/removed") || path.ends_with(b"/none") || path.starts_with(b"/proc/")
+        });
+        let inode = if is_new { 0 } else { file.inode };
+        let path = file.path.as_deref().map(String::from_utf8_lossy);
+        let File {
+            device,
+            mode,
+            links,
+            size,
+            ..
+        } = file;
+        format!("{index}: {device} {inode} {mode:o} {links} {size} {path:?}")
+    });
+    let files: Vec<String> = files.collect();
+    let args = call.call.args.iter().map(|value| match value {
+        // Of a stat, the inode and times differ.
+        Value::Bytes { len, data } => format!("{len} {}", data.len()),
+        Value::Path { given, resolved } => {
+            let resolved = resolved.as_deref().map(String::from_utf8_lossy);
+            format!("{:?} {resolved:?}", String::from_utf8_lossy(given))
+        }
+        Value::Descriptor { number, file } => {
+            format!(
+                "{number} {:?}",
+                file.as_deref().map(String::from_utf8_lossy)
+            )
+        }
+        value => format!("{value:?}"),
+    });
+    let args: Vec<String> = args.collect();
+    let name = call.call.signature.unwrap().name;
+    let result = call.outcome.map(|outcome| outcome.result);
+    format!("{name}({}) = {result:?} {files:#?}", args.join(", "))
+}
+
+#[test]
+fn records_say_of_files_what_stopped_threads_show() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    fs::create_dir(directory.join("directory")).unwrap();
+    for file in ["file", "directory/inner"] {
+        fs::write(directory.join(file), "content").unwrap();
+    }
+    for (target, link) in [
+        ("file", "link"),
+        ("nowhere", "dangling"),
+        ("directory", "to_directory"),
+        ("loop", "loop"),
+    ] {
+        symlink(target, directory.join(link)).unwrap();
+    }
+    let program = program("recorded");
+    let script = format!(
+        "cd '{}' && exec '{}' names",
+        directory.display(),
+        program.display()
+    );
+    // The first run changes modes and sizes.
+    let first = Command::new("/bin/sh").args(["-c", &script]).status();
+    assert!(first.unwrap().success());
+    let all = [Recorded::Never, Recorded::AtOnce].map(|recorded| {
+        let command = ["setarch", "-R", "/bin/sh", "-c", &script];
+        let (ending, events) = capture(of_command(&command).recorded(recorded), "", Data::None);
+        assert_eq!(ending.unwrap(), CaptureEnd::Ended(0));
+        let names = Path::new(&program).file_name().unwrap().to_str().unwrap();
+        let of_program = calls(&events).filter(|call| names.starts_with(&*call.subject.comm));
+        let own = std::process::id().to_string();
+        let all = of_program.map(|call| {
+            let pid = call.subject.pid.to_string();
+            assert_ne!(pid, own);
+            whole(call).replace(&pid, "PID")
+        });
+        all.collect::<Vec<String>>()
+    });
+    assert!(all[0].len() > 1000);
+    for (index, (stopped, recorded)) in all[0].iter().zip(&all[1]).enumerate() {
+        assert_eq!(recorded, stopped, "call {index}");
+    }
+    assert_eq!(all[0].len(), all[1].len());
 }

@@ -286,6 +286,63 @@ static void filters(void)
 	say("filter", 200);
 }
 
+// Files by names of all kinds, several times: the first call of a kind stops, the others are recorded. The working directory has what it names.
+static void names(void)
+{
+	static const char *const paths[] = {
+		"file", "./file", "/etc/passwd", "/etc//../etc/./passwd", "/proc/self/status", "/dev/fd", "directory/", "directory/../file",
+		"link", "dangling", "to_directory/inner", "to_directory/none", "none", "none/none", "file/none", "/", "..", ".",
+		"directory/inner", "loop", "none/", "/proc/self/cwd/file", "/usr/../none/x", "/none", "//etc///passwd",
+	};
+	struct stat stat_of;
+	char link[256], entries[1024];
+	for (int round = 0; round < 3; round++) {
+		int directory = open("directory", O_RDONLY | O_DIRECTORY);
+		int removed, fd = open("file", O_RDWR);
+		CHECK(directory >= 0 && fd >= 0);
+		for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+			const char *path = paths[i];
+			int opened = open(path, O_RDONLY);
+			if (opened >= 0)
+				CHECK(close(opened) == 0);
+			opened = open(path, O_RDONLY | O_NOFOLLOW);
+			if (opened >= 0)
+				CHECK(close(opened) == 0);
+			opened = openat(directory, path, O_RDONLY);
+			if (opened >= 0)
+				CHECK(close(opened) == 0);
+			opened = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+			if (opened >= 0)
+				CHECK(unlink(path) == 0 && close(opened) == 0);
+			stat(path, &stat_of);
+			lstat(path, &stat_of);
+			fstatat(directory, path, &stat_of, 0);
+			fstatat(directory, path, &stat_of, AT_SYMLINK_NOFOLLOW);
+			fstatat(directory, "", &stat_of, AT_EMPTY_PATH);
+			access(path, R_OK);
+			faccessat(directory, path, R_OK, 0);
+			readlink(path, link, sizeof link);
+			readlinkat(directory, path, link, sizeof link);
+			if (path[0] != '/' && path[0] != '.')
+				chmod(path, 0755);
+			unlink("none");
+			rmdir("none");
+			unlinkat(directory, "none", 0);
+		}
+		CHECK(fstat(fd, &stat_of) == 0 && fchmod(fd, 0600) == 0 && lseek(fd, 1, SEEK_SET) == 1);
+		CHECK(write(fd, "a", 1) == 1 && pwrite(fd, "b", 1, 0) == 1 && pread(fd, link, 1, 0) == 1 && fsync(fd) == 0);
+		CHECK(read(fd, link, 1) >= 0 && ftruncate(fd, 5) == 0);
+		CHECK(syscall(SYS_getdents64, directory, entries, sizeof entries) > 0);
+		CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) != MAP_FAILED);
+		removed = open("removed", O_RDWR | O_CREAT, 0600);
+		CHECK(removed >= 0 && unlink("removed") == 0);
+		CHECK(fstat(removed, &stat_of) == 0 && write(removed, "x", 1) == 1 && close(removed) == 0);
+		CHECK(close(-1) == -1 && close(77) == -1 && fstat(77, &stat_of) == -1);
+		CHECK(close(directory) == 0 && close(fd) == 0);
+	}
+	say("names", 0);
+}
+
 // A process that is killed while a call that is recorded waits.
 static void killed(void)
 {
@@ -312,6 +369,7 @@ int main(int argc, char **argv)
 	} all[] = {
 		{ "timer", timer }, { "jumps", jumps }, { "interrupted", interrupted }, { "children", children },
 		{ "limits", limits }, { "stacks", stacks }, { "filters", filters }, { "killed", killed },
+		{ "names", names },
 	};
 	char path[64];
 	self = argv[0];

@@ -210,10 +210,16 @@ LOCAL long open_without_links(int directory, const u8 *path, u64 flags)
 	return call(SYS_openat2, directory, (long)path, (long)how, sizeof how);
 }
 
-/* An absolute path that meets no symbolic link says itself where it leads, which is much faster than to ask the kernel. */
-LOCAL u8 *put_target(u8 *at, u32 kind, long opened, int is_plain, const u8 *path)
+/* An absolute path says itself where it leads, if it meets no symbolic link and has no component like `..`. That is much faster than to ask the kernel. */
+LOCAL u8 *put_target(u8 *at, u32 kind, long opened, int is_without_links, const u8 *path)
 {
-	return is_plain && *path == '/' ? put(at, NO_LINKS, kind, 0) : put_link(at, kind, (int)opened);
+	const u8 *next = path;
+	if (!is_without_links || *path != '/')
+		return put_link(at, kind, (int)opened);
+	for (; *next; next++)
+		if (next[0] == '/' && (next[1] == '/' || next[1] == '.'))
+			return put_link(at, kind, (int)opened);
+	return put(at, NO_LINKS, kind, 0);
 }
 
 /* The directory in which the last component of a path is to be found, and that component. */
@@ -221,7 +227,7 @@ LOCAL u8 *put_parent(u8 *at, u8 *scratch, int directory, const u8 *path)
 {
 	u64 size = 0, end, name;
 	long parent;
-	int is_plain;
+	int is_without_links;
 	while (size < PATH_MAX && path[size])
 		size++;
 	if (size == PATH_MAX)
@@ -235,37 +241,53 @@ LOCAL u8 *put_parent(u8 *at, u8 *scratch, int directory, const u8 *path)
 		scratch[name++] = '.';
 	scratch[name] = 0;
 	parent = open_without_links(directory, scratch, 0);
-	is_plain = parent >= 0;
+	is_without_links = parent >= 0;
 	if (parent == -ELOOP)
 		parent = call(SYS_openat, directory, (long)scratch, O_PATH | O_CLOEXEC, 0);
 	if (parent < 0)
 		return at;
-	at = put_target(at, PARENT_LINK, parent, is_plain, path);
+	at = put_target(at, PARENT_LINK, parent, is_without_links, path);
 	call(SYS_close, parent, 0, 0, 0);
 	return at;
 }
 
-/* Opens what a path names, and records where the path leads. Returns the descriptor, or a negative error. */
+/* Whether the target at `at` is in /proc, which shows the recorder's own descriptor. */
+LOCAL int is_in_proc(const u8 *at, const u8 *path)
+{
+	const struct item_head *head = (const struct item_head *)at;
+	const u8 *target = head->kind == NO_LINKS ? path : (const u8 *)(head + 1);
+	return target[0] == '/' && target[1] == 'p' && target[2] == 'r' && target[3] == 'o' && target[4] == 'c';
+}
+
+/* Opens what a path names, and records where the path leads. Returns the descriptor, or a negative error; -EFAULT also for
+ * what must not be open when the call is made. */
 LOCAL u8 *resolve(u8 *at, struct state *state, u32 shape, int directory, const u8 *path, int no_follow, long *opened)
 {
 	u64 flags = no_follow ? O_NOFOLLOW : 0;
-	int is_plain;
+	int is_without_links;
+	u8 *end;
 	*opened = open_without_links(directory, path, flags);
-	is_plain = *opened >= 0;
+	is_without_links = *opened >= 0;
 	if (*opened == -ELOOP)
 		*opened = call(SYS_openat, directory, (long)path, (long)(O_PATH | O_CLOEXEC | flags), 0);
-	if (!(shape & FILES))
-		return at;
 	switch (*opened) {
 	case -ENOENT:
 	case -ENOTDIR:
 	case -ELOOP:
 	case -EACCES:
-		at = put_parent(at, (u8 *)state + SCRATCH_AT, directory, path);
+		if (shape & FILES)
+			at = put_parent(at, (u8 *)state + SCRATCH_AT, directory, path);
 		break;
 	default:
-		if (*opened >= 0)
-			at = put_target(at, PATH_LINK, *opened, is_plain, path);
+		if (*opened < 0)
+			break;
+		end = put_target(at, PATH_LINK, *opened, is_without_links, path);
+		if (!(shape & OPENS) && is_in_proc(at, path)) {
+			call(SYS_close, *opened, 0, 0, 0);
+			*opened = -EFAULT;
+			break;
+		}
+		at = end;
 	}
 	return at;
 }

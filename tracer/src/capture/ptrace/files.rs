@@ -125,7 +125,7 @@ impl<'a> ThreadNames<'a> {
             );
             return (self.descriptor(directory), file.ok());
         }
-        let path = self.of_this_process(path);
+        let path = self.of_this_process(path, follow);
         if let Some(file) = self.open(directory, &path, follow) {
             return (self.path_of(&file), Some(file));
         }
@@ -204,8 +204,9 @@ impl<'a> ThreadNames<'a> {
         })
     }
 
-    /// Replaces the parts of a path that depend on the process: `/proc/self`, and `/dev/fd`, which leads there.
-    fn of_this_process<'p>(&self, path: &'p [u8]) -> Cow<'p, [u8]> {
+    /// Replaces the parts of a path that depend on the process: `/proc/self`, and `/dev/fd`, which leads there. These are links themselves: where the last component
+    /// is not followed, the path may be that of the link.
+    fn of_this_process<'p>(&self, path: &'p [u8], follow: bool) -> Cow<'p, [u8]> {
         if !path.starts_with(b"/proc/") && !path.starts_with(b"/dev/") {
             return path.into();
         }
@@ -220,7 +221,7 @@ impl<'a> ThreadNames<'a> {
         ];
         for (prefix, own) in &fixed {
             if let Some(rest) = path.strip_prefix(*prefix)
-                && matches!(rest.first(), None | Some(b'/'))
+                && (rest.first() == Some(&b'/') || (rest.is_empty() && follow))
             {
                 return [own.as_bytes(), rest].concat().into();
             }
