@@ -4,8 +4,6 @@ use goanna_sys::arch::{Registers, SYSCALL};
 use goanna_sys::ptrace::{self, CallStop, Event, SignalOrigin, Status, Stopped};
 use goanna_sys::{Errno, tracee};
 
-use super::follow::Follower;
-
 /// The outcome of an injected call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Injected {
@@ -99,51 +97,6 @@ impl Site {
                     stopped.set_regs(&self.saved)?;
                     return Ok(Injected::Preempted(Event::Stopped(stopped, status)));
                 }
-            }
-        }
-    }
-}
-
-impl Follower<'_> {
-    /// Makes thread `tid` perform a call, and returns its result. `None`: another stop came first; it is handled later.
-    pub fn perform(
-        &mut self,
-        tid: i32,
-        site: &Site,
-        nr: i64,
-        args: [u64; 6],
-    ) -> Result<Option<i64>, Errno> {
-        self.inject(tid, |stopped| site.perform(stopped, nr, args))
-    }
-
-    /// Makes thread `tid` run code ([`Site::run`]), and returns its result. `None`: another stop came first; it is handled later.
-    pub fn run_code(
-        &mut self,
-        tid: i32,
-        site: &Site,
-        address: Option<u64>,
-    ) -> Result<Option<i64>, Errno> {
-        self.inject(tid, |stopped| site.run(stopped, address))
-    }
-
-    fn inject(
-        &mut self,
-        tid: i32,
-        injection: impl FnOnce(Stopped) -> Result<Injected, Errno>,
-    ) -> Result<Option<i64>, Errno> {
-        let Some(stopped) = self.take(tid) else {
-            return Ok(None);
-        };
-        match injection(stopped)? {
-            Injected::Done(stopped, result) => {
-                if let Some(thread) = self.threads.get_mut(&tid) {
-                    thread.stopped = Some(stopped);
-                }
-                Ok(Some(result))
-            }
-            Injected::Preempted(event) => {
-                self.reports.push(event);
-                Ok(None)
             }
         }
     }

@@ -12,6 +12,7 @@ mod follow;
 mod inject;
 mod mapping;
 mod own;
+mod perform;
 mod restart;
 mod ring;
 mod signals;
