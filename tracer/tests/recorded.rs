@@ -131,6 +131,11 @@ fn a_filter_of_the_program_is_obeyed() {
 }
 
 #[test]
+fn a_child_that_asks_not_to_be_traced_is_traced() {
+    run("untraced");
+}
+
+#[test]
 fn a_call_in_which_a_process_is_killed_is_recorded() {
     for events in run("killed") {
         let writes = calls(&events).filter(|call| call.call.nr == libc::SYS_write as u32);

@@ -12,6 +12,7 @@ use crate::select::operation::LIMIT;
 
 const LD_W_ABS: u32 = 0x20;
 const JEQ: u32 = 0x15;
+const JSET: u32 = 0x45;
 const JGT: u32 = 0x25;
 const JGE: u32 = 0x35;
 const JA: u32 = 0x05;
@@ -28,7 +29,7 @@ const OFFSET_FIRST_ARGUMENT: u32 = 16;
 /// The operations of prctl(2) that the tracer itself must see: a new name of the thread, a seccomp filter.
 pub const PRCTL_SEEN: [u32; 2] = [libc::PR_SET_NAME as u32, libc::PR_SET_SECCOMP as u32];
 
-/// Stops the calls of `set`, calls of 32-bit programs, and the prctl operations of [`PRCTL_SEEN`]. Calls that the code at `recorder` makes pass; its addresses differ in
+/// Stops the calls of `set`, calls of 32-bit programs, the prctl operations of [`PRCTL_SEEN`], and clone(2) with `CLONE_UNTRACED`. Calls that the code at `recorder` makes pass; its addresses differ in
 /// their lower halves only.
 pub fn compile(set: &CallSet, recorder: Option<Range<u64>>) -> Vec<Insn> {
     let mut program = vec![
@@ -43,6 +44,15 @@ pub fn compile(set: &CallSet, recorder: Option<Range<u64>>) -> Vec<Insn> {
             Insn::stmt(LD_W_ABS, OFFSET_FIRST_ARGUMENT),
             Insn::jump(JEQ, PRCTL_SEEN[0], 1, 0),
             Insn::jump(JEQ, PRCTL_SEEN[1], 0, 1),
+            Insn::stmt(RET, RET_TRACE),
+            Insn::stmt(RET, RET_ALLOW),
+        ]);
+    }
+    if !set.contains(libc::SYS_clone as u32) {
+        program.extend([
+            Insn::jump(JEQ, libc::SYS_clone as u32, 0, 4),
+            Insn::stmt(LD_W_ABS, OFFSET_FIRST_ARGUMENT),
+            Insn::jump(JSET, libc::CLONE_UNTRACED as u32, 0, 1),
             Insn::stmt(RET, RET_TRACE),
             Insn::stmt(RET, RET_ALLOW),
         ]);
@@ -103,6 +113,7 @@ mod tests {
                 }
                 JA => at += insn.k as usize,
                 JEQ => at += jump(accumulator == insn.k),
+                JSET => at += jump(accumulator & insn.k != 0),
                 JGT => at += jump(accumulator > insn.k),
                 JGE => at += jump(accumulator >= insn.k),
                 _ => return insn.k,
@@ -142,6 +153,9 @@ mod tests {
                 }
                 assert_eq!(run(&program, 0x4000_0003, nr, (0, 0)), RET_TRACE);
             }
+            let clone = |flags: i32| run(&program, AUDIT_ARCH, 56, (flags as u32, 0));
+            assert_eq!(clone(libc::CLONE_UNTRACED | libc::CLONE_VM), RET_TRACE);
+            assert_eq!(clone(libc::CLONE_VM) == RET_TRACE, set.contains(56));
             for operation in PRCTL_SEEN {
                 assert_eq!(run(&program, AUDIT_ARCH, prctl, (operation, 0)), RET_TRACE);
             }

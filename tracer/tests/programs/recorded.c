@@ -6,6 +6,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -286,6 +287,19 @@ static void filters(void)
 	say("filter", 200);
 }
 
+// A child that asks not to be traced, as those of LeakSanitizer do. Without a tracer its calls would fail with ENOSYS.
+static void untraced(void)
+{
+	int status;
+	pid_t child = syscall(SYS_clone, CLONE_UNTRACED | SIGCHLD, NULL, NULL, NULL, NULL);
+	CHECK(child >= 0);
+	calls("/nowhere/untraced", 50);
+	if (child == 0)
+		_exit(0);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	say("untraced", 100);
+}
+
 // Files by names of all kinds, several times: the first call of a kind stops, the others are recorded. The working directory has what it names.
 static void names(void)
 {
@@ -369,7 +383,7 @@ int main(int argc, char **argv)
 	} all[] = {
 		{ "timer", timer }, { "jumps", jumps }, { "interrupted", interrupted }, { "children", children },
 		{ "limits", limits }, { "stacks", stacks }, { "filters", filters }, { "killed", killed },
-		{ "names", names },
+		{ "names", names }, { "untraced", untraced },
 	};
 	char path[64];
 	self = argv[0];

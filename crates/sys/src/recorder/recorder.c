@@ -56,11 +56,13 @@ enum item { MEMORY = 1, LINK, PATH_LINK, PARENT_LINK, FILE_STAT, PATH_STAT, NO_L
 #define AT_SYMLINK_NOFOLLOW 0x100
 #define AT_EMPTY_PATH 0x1000
 #define CLOCK_MONOTONIC 1
+#define EPERM 1
 #define ENOENT 2
 #define ENOTDIR 20
 #define ELOOP 40
 #define EACCES 13
 #define EFAULT 14
+#define ENOSYS 38
 #define ABANDONED -4096
 
 #define SYS_close 3
@@ -210,6 +212,12 @@ LOCAL long open_without_links(int directory, const u8 *path, u64 flags)
 	return call(SYS_openat2, directory, (long)path, (long)how, sizeof how);
 }
 
+/* It has met a link, or a filter that the program was started with refuses the call. */
+LOCAL int is_unknown(long opened)
+{
+	return opened == -ELOOP || opened == -ENOSYS || opened == -EPERM;
+}
+
 /* An absolute path says itself where it leads, if it meets no symbolic link and has no component like `..`. That is much faster than to ask the kernel. */
 LOCAL u8 *put_target(u8 *at, u32 kind, long opened, int is_without_links, const u8 *path)
 {
@@ -242,7 +250,7 @@ LOCAL u8 *put_parent(u8 *at, u8 *scratch, int directory, const u8 *path)
 	scratch[name] = 0;
 	parent = open_without_links(directory, scratch, 0);
 	is_without_links = parent >= 0;
-	if (parent == -ELOOP)
+	if (is_unknown(parent))
 		parent = call(SYS_openat, directory, (long)scratch, O_PATH | O_CLOEXEC, 0);
 	if (parent < 0)
 		return at;
@@ -268,7 +276,7 @@ LOCAL u8 *resolve(u8 *at, struct state *state, u32 shape, int directory, const u
 	u8 *end;
 	*opened = open_without_links(directory, path, flags);
 	is_without_links = *opened >= 0;
-	if (*opened == -ELOOP)
+	if (is_unknown(*opened))
 		*opened = call(SYS_openat, directory, (long)path, (long)(O_PATH | O_CLOEXEC | flags), 0);
 	switch (*opened) {
 	case -ENOENT:

@@ -7,8 +7,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use super::{CAPACITY, RECORD_MAX, RING};
-use crate::memfile;
 use crate::stub::words::SharedWords;
+use crate::{limits, memfile};
 
 const WRITTEN_AT: usize = 0;
 const BEGUN_AT: usize = 8;
@@ -31,8 +31,11 @@ impl Ring {
     /// The flags of the memfd that a process makes for its ring.
     pub const FILE_FLAGS: u32 = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
 
-    /// An empty ring in a new memfd.
+    /// An empty ring in a new memfd. EFBIG: it is beyond the limit on file sizes, at which the kernel would send SIGXFSZ.
     pub fn new(file: OwnedFd) -> Result<Self, Errno> {
+        if RING as u64 > limits::prlimit_fsize(0)? {
+            return Err(Errno::EFBIG);
+        }
         memfile::set_len(file.as_fd(), RING as u64)?;
         // If the program could truncate the file, the tracer's next access would be SIGBUS.
         let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;

@@ -329,6 +329,10 @@ impl<'a> Follower<'a> {
         let Some(thread) = self.threads.get_mut(&tid) else {
             return;
         };
+        if i64::from(nr) == libc::SYS_clone {
+            // A thread that was killed makes no other.
+            let _ = thread.clone_traced(args);
+        }
         let own = TracerAction::of(nr, &args);
         if own == TracerAction::Cpus {
             self.kept_threads.asks(tid);

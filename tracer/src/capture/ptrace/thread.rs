@@ -107,6 +107,23 @@ impl Thread {
     }
 }
 
+impl Thread {
+    /// Takes `CLONE_UNTRACED` from the flags of the clone(2) that the thread is about to make: without a tracer, calls of the new thread that the filter stops would
+    /// fail with ENOSYS. LeakSanitizer makes such threads.
+    pub fn clone_traced(&self, args: [u64; 6]) -> Result<(), Errno> {
+        let [flags, ..] = args;
+        let traced = flags & !(libc::CLONE_UNTRACED as u64);
+        match &self.stopped {
+            Some(stopped) if traced != flags => {
+                let mut regs = stopped.regs()?;
+                regs.set_first_args([traced]);
+                stopped.set_regs(&regs)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The file mode creation mask of a thread; `None` if the thread is gone.
 pub fn umask(tid: i32) -> Option<u32> {
     procfs::status(tid).ok().map(|status| status.umask)
