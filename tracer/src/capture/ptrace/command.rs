@@ -19,6 +19,7 @@ use super::Recorded;
 use super::follow::Follower;
 use super::mapping::Pages;
 use super::ring::Rings;
+use super::ring::reporter::Reporter;
 use super::signals::Signals;
 use super::thread::{Mode, Thread, subject};
 use crate::Sink;
@@ -51,24 +52,31 @@ pub fn run(
         if !is_tried {
             continue;
         }
-        let mut follower = Follower::new(wanted, sink, Arc::new(AtomicBool::new(false)));
-        follower.kept_threads = KeptThreads::new();
         launch.filter_behind_gate = with_filter;
         launch.privileges = privileges;
         let recorded = recorded.filter(|_| with_filter);
-        follower.rings = recorded.and_then(|recorded| Rings::new(wanted, recorded));
-        let recorder = follower.rings.as_ref().map(Rings::code);
-        launch.filter = match with_filter {
-            true => filter::compile(&follower.stopped_calls, recorder),
-            false => Vec::new(),
-        };
-        let report = start(&launch, with_filter, signals, &mut follower)?;
-        let is_complete = follower.run()?;
-        if let Some(error) = report.filter_error() {
-            refused = Some(error);
-            continue;
+        let end = std::thread::scope(|scope| {
+            let mut follower = Follower::new(wanted, sink, Arc::new(AtomicBool::new(false)));
+            follower.kept_threads = KeptThreads::new();
+            let reporter = Box::new(move || Reporter::start(scope, wanted, sink));
+            follower.rings = recorded.and_then(|recorded| Rings::new(wanted, recorded, reporter));
+            let recorder = follower.rings.as_ref().map(Rings::code);
+            launch.filter = match with_filter {
+                true => filter::compile(&follower.stopped_calls, recorder),
+                false => Vec::new(),
+            };
+            let report = start(&launch, with_filter, signals, &mut follower)?;
+            let is_complete = follower.run()?;
+            match report.filter_error() {
+                Some(error) => Ok(Err(error)),
+                None => end(follower, &report, name, is_complete).map(Ok),
+            }
+        });
+        match end {
+            Ok(Err(error)) => refused = Some(error),
+            Ok(Ok(end)) => return Ok(end),
+            Err(error) => return Err(error),
         }
-        return end(follower, &report, name, is_complete);
     }
     Err(refused.unwrap_or(LaunchError::FilterUnsupported).into())
 }
@@ -118,6 +126,7 @@ fn end(
         // returned before.
         follower.kill_all();
     }
+    follower.finish_reports();
     if let Some(error) = follower.failure {
         return Err(error.into());
     }

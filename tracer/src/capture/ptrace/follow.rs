@@ -46,7 +46,7 @@ pub struct Follower<'a> {
     /// The mapped files, if their pages are wanted.
     pub(super) pages: Option<Pages>,
     /// The calls that are recorded inside the programs, where that is possible.
-    pub(super) rings: Option<Rings>,
+    pub(super) rings: Option<Rings<'a>>,
     /// The threads that share the tracer's CPU.
     pub(super) kept_threads: KeptThreads,
     /// Reports still to be handled, for example of stops that came while a thread was to perform a call for the tracer.
@@ -90,18 +90,19 @@ impl<'a> Follower<'a> {
 
     /// Handles stops until no thread is left (`true`), the capture is to end, or the sink fails.
     pub fn run(&mut self) -> Result<bool, CaptureError> {
-        while self.failure.is_none() && !self.ends.load(Ordering::Acquire) {
+        while !self.has_failed() && !self.ends.load(Ordering::Acquire) {
             match self.wait() {
                 Ok(Some(event)) => self.stop(event)?,
-                Ok(None) => self.report_in_order(monotonic_ns()),
-                Err(Errno::ECHILD) => {
-                    self.report_in_order(monotonic_ns());
-                    return Ok(true);
-                }
+                Ok(None) => self.send_in_order(monotonic_ns()),
+                Err(Errno::ECHILD) => return Ok(true),
                 Err(errno) => return Err(errno.into()),
             }
         }
         Ok(false)
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failure.is_some() || self.rings.as_ref().is_some_and(Rings::has_failed)
     }
 
     /// Waits for a report. The time is limited while a new thread waits for the report of its parent: a parent that was killed at the stop which
@@ -111,7 +112,7 @@ impl<'a> Follower<'a> {
             return Ok(Some(report));
         }
         let report = match self.early.is_empty() {
-            true if self.rings.as_ref().is_some_and(Rings::is_in_use) => {
+            true if self.rings.as_ref().is_some_and(Rings::is_ticking) => {
                 while_interruptible(ptrace::wait_once)?
             }
             true => ptrace::wait_once()?,
@@ -166,7 +167,7 @@ impl<'a> Follower<'a> {
             }
             ptrace::Event::Stopped(stopped, status) => self.handle(stopped, status, now),
         };
-        self.report_in_order(now);
+        self.send_in_order(now);
         match outcome {
             Ok(()) | Err(Errno::ESRCH) => Ok(()),
             Err(errno) => Err(errno.into()),

@@ -6,7 +6,7 @@
 //!
 //! * `shapes` says which calls are recorded, and `call` makes events from records.
 //! * `process` has what is known of one process, and `start` gives processes recorders.
-//! * `records` takes records from rings, and `order` sorts events of rings and of stops by time.
+//! * `records` takes records from rings. `reporter` is a thread that makes events from them, and `order` sorts these and the events of stops by time.
 //! * `ticker` makes the tracer look into the rings while no thread stops.
 //! * `leave` takes a thread out of the recorder before a signal's handler runs.
 
@@ -15,6 +15,7 @@ mod leave;
 mod order;
 mod process;
 mod records;
+pub mod reporter;
 mod shapes;
 mod start;
 mod ticker;
@@ -33,9 +34,12 @@ use goanna_sys::recorder::{self, CODE, SHAPES};
 
 use super::Recorded;
 use crate::capture::Wanted;
-use order::Held;
 use process::{Process, Recorder};
+use reporter::{Message, Reporter};
 use ticker::Ticker;
+
+/// Starts the thread that reports events.
+pub type StartReporter<'a> = Box<dyn Fn() -> Option<Reporter<'a>> + 'a>;
 
 /// Stopped calls of a process that could be recorded, before it gets a recorder: that takes as long as a few of them.
 const CALLS_BEFORE: u32 = 16;
@@ -45,7 +49,7 @@ const CALLS_OF_RUN_BEFORE: u32 = 256;
 const LIBRARIES_MAX: usize = 64;
 
 /// The recorders of all processes.
-pub struct Rings {
+pub struct Rings<'a> {
     /// The address of the recorder in each process.
     base: u64,
     shapes: [u16; SHAPES],
@@ -56,16 +60,23 @@ pub struct Rings {
     calls: u32,
     libraries: HashMap<(u64, u64), Option<Arc<Library>>>,
     processes: HashMap<i32, Process>,
-    held: Held,
-    synced_ns: u64,
-    records: Vec<u8>,
-    /// Once something is recorded.
+    start_reporter: StartReporter<'a>,
+    /// Once something is recorded. From then on, it reports all events.
+    reporter: Option<Reporter<'a>>,
     ticker: Option<Ticker>,
+    /// What was not sent to it yet, how many bytes of records that has, and when something was sent last.
+    unsent: Vec<Message>,
+    unsent_bytes: usize,
+    sent_ns: u64,
 }
 
-impl Rings {
+impl<'a> Rings<'a> {
     /// For a command whose calls `wanted` selects. `None` if no call would be recorded.
-    pub fn new(wanted: &Wanted, recorded: Recorded) -> Option<Self> {
+    pub fn new(
+        wanted: &Wanted,
+        recorded: Recorded,
+        start_reporter: StartReporter<'a>,
+    ) -> Option<Self> {
         let (calls_before, calls_of_run_before) = match recorded {
             Recorded::Never => return None,
             Recorded::Often => (CALLS_BEFORE, CALLS_OF_RUN_BEFORE),
@@ -82,10 +93,12 @@ impl Rings {
             calls: 0,
             libraries: HashMap::new(),
             processes: HashMap::new(),
-            held: Held::default(),
-            synced_ns: 0,
-            records: Vec::new(),
+            start_reporter,
+            reporter: None,
             ticker: None,
+            unsent: Vec::new(),
+            unsent_bytes: 0,
+            sent_ns: 0,
         })
     }
 
@@ -109,11 +122,14 @@ impl Rings {
         }
     }
 
-    /// Whether records may be in a ring, or events wait for others.
-    pub(super) fn is_in_use(&self) -> bool {
-        self.processes
-            .values()
-            .any(|process| matches!(process, Process::Recording(_)))
+    /// Whether the ticker interrupts the waits of the tracing thread.
+    pub(super) fn is_ticking(&self) -> bool {
+        self.ticker.is_some()
+    }
+
+    /// Whether the sink has refused an event.
+    pub(super) fn has_failed(&self) -> bool {
+        self.reporter.as_ref().is_some_and(Reporter::has_failed)
     }
 
     /// What is known of the library that `tid` maps there, if it has calls that can be recorded.

@@ -13,11 +13,6 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether none waits.
-    pub fn is_empty(&self) -> bool {
-        self.events.is_empty()
-    }
-
     /// Adds an event.
     pub fn push(&mut self, event: Event) {
         let at_ns = time(&event);

@@ -1,38 +1,37 @@
-//! Takes records from rings, and reports them in order.
+//! Takes records from rings, and sends them and other events to be reported.
 
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::recorder::Record;
 use goanna_syscalls::Subject;
 
-use super::call;
 use super::process::{self, Process};
+use super::reporter::Message;
 use crate::Event;
 use crate::capture::ptrace::follow::Follower;
 
-/// Events are in order, and reported, after this time at the latest while programs make calls that stop.
-const SYNC_NS: u64 = 1_000_000;
+/// Events are sent after this time at the latest while programs make calls that stop, or when there are so many bytes of records.
+const SEND_NS: u64 = 1_000_000;
+const SEND_BYTES: usize = 1 << 20;
 
 impl Follower<'_> {
     /// Takes the records of a process whose thread has stopped.
     pub(in crate::capture::ptrace) fn take_records(&mut self, subject: &Subject) {
-        let wanted = self.wanted;
         let Some(rings) = &mut self.rings else { return };
-        let mut records = std::mem::take(&mut rings.records);
-        records.clear();
         let Some(recorder) = rings.recorder(subject.pid) else {
-            rings.records = records;
             return;
         };
+        let mut records = Vec::new();
         let taken = recorder.ring.take(&mut records);
-        let mut rest = records.as_slice();
-        while let Some(record) = Record::take(&mut rest) {
-            let call = record.and_then(|record| call::event(&record, subject, wanted, true));
-            if let Some(call) = call {
-                rings.held.push(Event::Call(Box::new(call)));
-            }
+        let is_whole = taken.is_ok() && has_only_records(&records);
+        if !records.is_empty() {
+            rings.unsent_bytes += records.len();
+            rings
+                .unsent
+                .push(Message::Records(subject.clone(), records));
         }
-        if taken.is_err() || !rest.is_empty() {
-            rings.held.push(Event::Lost {
+        if !is_whole {
+            self.stop_recording(subject.pid);
+            self.send(Event::Lost {
                 events: 0,
                 reason: format!(
                     "process {} ({}) has written into the memory in which its calls are recorded",
@@ -41,10 +40,6 @@ impl Follower<'_> {
                 .into(),
                 at_ns: monotonic_ns(),
             });
-            self.stop_recording(subject.pid);
-        }
-        if let Some(rings) = &mut self.rings {
-            rings.records = records;
         }
     }
 
@@ -59,11 +54,8 @@ impl Follower<'_> {
 
     /// As [`Follower::stop_recording`], of all processes.
     pub(in crate::capture::ptrace) fn stop_all_recording(&mut self) {
-        let pids: Vec<i32> = self
-            .threads
-            .values()
-            .map(|thread| thread.subject.pid)
-            .collect();
+        let threads = self.threads.values();
+        let pids: Vec<i32> = threads.map(|thread| thread.subject.pid).collect();
         for pid in pids {
             self.stop_recording(pid);
         }
@@ -72,52 +64,64 @@ impl Follower<'_> {
     /// A process has executed a program, or ended: its memory is gone.
     pub(in crate::capture::ptrace) fn recorder_is_gone(&mut self, subject: &Subject) {
         self.take_records(subject);
-        let wanted = self.wanted;
         let Some(rings) = &mut self.rings else { return };
         if let Some(Process::Recording(recorder)) = rings.processes.remove(&subject.pid)
             && let Some(record) = recorder.ring.unfinished()
-            && let Some(Some(record)) = Record::take(&mut record.as_slice())
-            && let Some(call) = call::event(&record, subject, wanted, false)
         {
-            rings.held.push(Event::Call(Box::new(call)));
+            let message = Message::Unfinished(subject.clone(), record);
+            rings.unsent.push(message);
         }
     }
 
-    /// Reports events: in any case if nothing is recorded, and else those before which no other can come any more, from time to time.
-    pub(in crate::capture::ptrace) fn report_in_order(&mut self, now: u64) {
+    /// Sends events from time to time, with all records that are in rings: then no earlier event can follow.
+    pub(in crate::capture::ptrace) fn send_in_order(&mut self, now: u64) {
         let Some(rings) = &self.rings else { return };
-        let is_in_use = rings.is_in_use();
-        if is_in_use && now.saturating_sub(rings.synced_ns) < SYNC_NS {
+        let is_due = now.saturating_sub(rings.sent_ns) >= SEND_NS;
+        if rings.reporter.is_none() || (!is_due && rings.unsent_bytes < SEND_BYTES) {
             return;
         }
-        if is_in_use {
-            let leaders = self.threads.iter().filter(|(tid, thread)| {
-                thread.subject.pid == **tid && rings.is_recording(thread.subject.pid)
-            });
-            let subjects: Vec<Subject> =
-                leaders.map(|(_, thread)| thread.subject.clone()).collect();
-            for subject in subjects {
-                self.take_records(&subject);
-            }
-        }
-        let until = if is_in_use { now } else { u64::MAX };
-        loop {
-            let rings = self.rings.as_mut();
-            let Some(event) = rings.and_then(|rings| rings.held.take(until)) else {
-                break;
-            };
-            self.pass_on(&event);
+        let leaders = self.threads.iter().filter(|(tid, thread)| {
+            thread.subject.pid == **tid && rings.is_recording(thread.subject.pid)
+        });
+        let subjects: Vec<Subject> = leaders.map(|(_, thread)| thread.subject.clone()).collect();
+        for subject in subjects {
+            self.take_records(&subject);
         }
         if let Some(rings) = &mut self.rings {
-            rings.synced_ns = now;
+            rings.unsent.push(Message::Until(now));
+            rings.sent_ns = now;
+            rings.unsent_bytes = 0;
+            let batch = std::mem::take(&mut rings.unsent);
+            if let Some(reporter) = &rings.reporter {
+                reporter.send(batch);
+            }
         }
     }
 
-    /// Sends an event, after those before it.
+    /// Reports an event, after those before it.
     pub(in crate::capture::ptrace) fn send(&mut self, event: Event) {
         match &mut self.rings {
-            Some(rings) if rings.is_in_use() || !rings.held.is_empty() => rings.held.push(event),
+            Some(rings) if rings.reporter.is_some() => rings.unsent.push(Message::Event(event)),
             _ => self.pass_on(&event),
         }
     }
+
+    /// Reports what is not reported yet, and ends the recording.
+    pub(in crate::capture::ptrace) fn finish_reports(&mut self) {
+        let Some(mut rings) = self.rings.take() else {
+            return;
+        };
+        let Some(reporter) = rings.reporter.take() else {
+            return;
+        };
+        reporter.send(rings.unsent);
+        let failure = reporter.finish();
+        self.failure = self.failure.take().or(failure);
+    }
+}
+
+/// Whether all of it can be read as records.
+fn has_only_records(mut records: &[u8]) -> bool {
+    while Record::take(&mut records).is_some() {}
+    records.is_empty()
 }

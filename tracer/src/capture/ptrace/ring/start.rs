@@ -103,12 +103,14 @@ impl Follower<'_> {
             _ => None,
         };
         let is_copied = libraries.is_some();
+        if !self.has_reporter() {
+            return;
+        }
         // A process in which this fails is traced by stops.
         let Ok(Some(ring)) = self.map_recorder(tid, is_copied) else {
             return;
         };
         if let Some(rings) = &mut self.rings {
-            rings.ticker = rings.ticker.take().or_else(Ticker::start);
             let recorder = Recorder {
                 ring,
                 libraries: libraries.unwrap_or_default(),
@@ -117,6 +119,18 @@ impl Follower<'_> {
             };
             rings.processes.insert(tid, Process::Recording(recorder));
         }
+    }
+
+    /// Starts the threads of which rings need one each. False: there can be no more threads.
+    fn has_reporter(&mut self) -> bool {
+        let Some(rings) = &mut self.rings else {
+            return false;
+        };
+        rings.ticker = rings.ticker.take().or_else(Ticker::start);
+        if rings.ticker.is_some() && rings.reporter.is_none() {
+            rings.reporter = (rings.start_reporter)();
+        }
+        rings.reporter.is_some()
     }
 
     /// Maps the recorder into the memory of `tid`, where it is not copied already, with a new ring. `None`: another stop came first.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use goanna_affinity::leave_one_cpu;
 use goanna_sys::interrupt::Waiter;
 use parking_lot::{Condvar, Mutex};
 
@@ -33,6 +34,7 @@ impl Ticker {
 }
 
 fn tick((has_ended, changed): &(Mutex<bool>, Condvar), waiter: Waiter) {
+    leave_one_cpu();
     let mut has_ended = has_ended.lock();
     while !*has_ended {
         changed.wait_for(&mut has_ended, INTERVAL);
