@@ -323,6 +323,8 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 	u64 flags = output;
 	int no_follow = shape & OPENS ? flags & O_NOFOLLOW || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL) :
 					shape & NO_FOLLOW || (shape & FLAGS && state->args[3] & AT_SYMLINK_NOFOLLOW);
+	/* The path is empty. */
+	int is_directory = 0;
 	long opened = -1, result;
 	struct record *record;
 	u8 *at;
@@ -350,13 +352,18 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 			return;
 	} else if (shape & PATH) {
 		/* This tells whether the path can be read. */
-		at = resolve(at, state, shape, directory, path, no_follow, &opened);
+		u8 *resolved = resolve(at, state, shape, directory, path, no_follow, &opened);
 		if (!is_readable(opened))
 			return;
 		if (!*path) {
 			if (opened >= 0)
 				call(SYS_close, opened, 0, 0, 0);
-			return;
+			opened = -1;
+			is_directory = 1;
+			if (!(shape & FLAGS) || !(state->args[3] & AT_EMPTY_PATH))
+				return;
+		} else {
+			at = resolved;
 		}
 		at = put_string(at, path);
 		if (shape & DIRECTORY && shape & FILES && *path != '/')
@@ -395,7 +402,7 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 				at = put_directory(at, directory);
 		}
 	}
-	if (shape & DIRECTORY && shape & FILES && directory >= 0)
+	if (shape & DIRECTORY && shape & FILES && (directory >= 0 || is_directory))
 		at = put_stat(at, FILE_STAT, directory);
 	if (opened >= 0) {
 		if (shape & FILES)

@@ -232,12 +232,41 @@ fn outputs_are_recorded() {
 }
 
 #[test]
+fn an_empty_path_is_recorded_as_its_directory() {
+    let mut mapped = Mapped::new();
+    let mut stat = [0_u64; 18];
+    let empty = c"".as_ptr() as u64;
+    let args = [
+        CWD,
+        empty,
+        stat.as_mut_ptr() as u64,
+        libc::AT_EMPTY_PATH as u64,
+    ];
+    assert_eq!(mapped.call(libc::SYS_newfstatat, args), 0);
+    let own = std::env::current_dir().unwrap();
+    let own = own.as_os_str().as_encoded_bytes();
+    let records = mapped.records();
+    let items = record(&records).1;
+    let [
+        Item::Memory(_, b"\0"),
+        Item::Link(libc::AT_FDCWD, link),
+        Item::FileStat(libc::AT_FDCWD, found),
+        Item::Memory(_, copy),
+    ] = items[..]
+    else {
+        panic!("{items:?}");
+    };
+    assert_eq!((link, copy), (own, found));
+}
+
+#[test]
 fn what_cannot_be_recorded_is_left_to_the_program() {
     let mut mapped = Mapped::new();
     let mut stat = [0_u64; 18];
     let stat = stat.as_mut_ptr() as u64;
-    let empty = [CWD, c"".as_ptr() as u64, stat, libc::AT_EMPTY_PATH as u64];
-    assert_eq!(mapped.call(libc::SYS_newfstatat, empty), 0);
+    let none = -i64::from(libc::ENOENT);
+    let empty = [CWD, c"".as_ptr() as u64, stat, 0];
+    assert_eq!(mapped.call(libc::SYS_newfstatat, empty), none);
     let fault = -i64::from(libc::EFAULT);
     assert_eq!(mapped.call(libc::SYS_newfstatat, [CWD, 8, stat, 0]), fault);
     let temporary = [

@@ -428,7 +428,7 @@ pub fn after(names: &ThreadNames<'_>, recorded: &mut Recorded, result: i64) -> V
     match &returned {
         Some(file) if opens(&recorded.call) => {
             let path = paths(&recorded.call).next();
-            files.extend(path.map(|(index, _)| (index, file.clone())));
+            files.extend(path.map(|(index, ..)| (index, file.clone())));
         }
         _ => files.extend(of_paths(recorded, result)),
     }
@@ -443,11 +443,11 @@ pub fn returned_descriptor(call: &DecodedCall, result: i64) -> Option<i32> {
     (returns == Returns::Descriptor && number >= 0).then_some(number)
 }
 
-/// The paths among a call's arguments, with where they lead.
-pub fn paths(call: &DecodedCall) -> impl Iterator<Item = (u8, &Option<Box<[u8]>>)> {
+/// The paths among a call's arguments, as given, with where they lead.
+pub fn paths(call: &DecodedCall) -> impl Iterator<Item = (u8, &[u8], &Option<Box<[u8]>>)> {
     let values = (0..).zip(&call.args);
     values.filter_map(|(index, value)| match value {
-        Value::Path { resolved, .. } => Some((index, resolved)),
+        Value::Path { given, resolved } => Some((index, &**given, resolved)),
         _ => None,
     })
 }
@@ -458,7 +458,7 @@ fn of_paths(recorded: &mut Recorded, result: i64) -> Vec<(u8, File)> {
     let call = &recorded.call;
     let mut opened = recorded.paths.drain(..);
     let makes_name = result >= 0 && makes_name(call);
-    for (index, resolved) in paths(call) {
+    for (index, _, resolved) in paths(call) {
         let at_entry = opened.next().flatten();
         let stat = match (at_entry, resolved) {
             (Some(file), _) if !(makes_name && is_last_path(call, index)) => {

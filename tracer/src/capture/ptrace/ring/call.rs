@@ -14,6 +14,8 @@ struct Recorded<'r> {
     items: Vec<Item<'r>>,
     /// The descriptor of the call that has opened its path.
     opened: Option<i32>,
+    /// What an empty path is: the first argument.
+    directory: i32,
 }
 
 impl Memory for Recorded<'_> {
@@ -44,7 +46,10 @@ impl Names for Recorded<'_> {
         Some(without_suffix(link, is_removed).into())
     }
 
-    fn path(&self, _: i32, path: &[u8], _: bool) -> Option<Box<[u8]>> {
+    fn path(&self, directory: i32, path: &[u8], _: bool) -> Option<Box<[u8]>> {
+        if path.is_empty() {
+            return self.descriptor(directory);
+        }
         if let Some(opened) = self.opened {
             return self.descriptor(opened);
         }
@@ -81,9 +86,10 @@ impl Recorded<'_> {
             Item::PathStat(stat) => Some(*stat),
             _ => None,
         });
-        for (index, resolved) in paths(call) {
+        for (index, given, resolved) in paths(call) {
             let found = match &returned {
                 Some(file) if opens(call) => Some(file.clone()),
+                _ if given.is_empty() => self.file(self.directory, resolved.clone()),
                 _ => of_path.and_then(|stat| file(stat, resolved.clone())),
             };
             files.extend(found.map(|file| (index, file)));
@@ -123,6 +129,7 @@ pub fn event(
     let mut recorded = Recorded {
         items: record.items().collect(),
         opened: None,
+        directory: record.args.first().map_or(0, |first| *first as i32),
     };
     let mut call = decode(record.nr, record.args, &recorded, &limits);
     let result = finished.then_some(record.result);
