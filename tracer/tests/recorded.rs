@@ -131,6 +131,11 @@ fn a_filter_of_the_program_is_obeyed() {
 }
 
 #[test]
+fn the_programs_own_traps_are_its_own() {
+    run("traps");
+}
+
+#[test]
 fn a_child_that_asks_not_to_be_traced_is_traced() {
     run("untraced");
 }

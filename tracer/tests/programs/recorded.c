@@ -300,6 +300,29 @@ static void untraced(void)
 	say("untraced", 100);
 }
 
+// The action and the mask of SIGTRAP, which the tracer uses itself, stay as they are.
+static void traps(void)
+{
+	struct sigaction action;
+	sigset_t set, now;
+	handle(SIGTRAP, SIG_IGN, 0);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTRAP);
+	for (int i = 0; i < 2; i++) {
+		calls("/nowhere/trap", 200);
+		CHECK(sigaction(SIGTRAP, NULL, &action) == 0 && action.sa_handler == (i ? count : SIG_IGN));
+		CHECK(sigprocmask(SIG_BLOCK, NULL, &now) == 0 && sigismember(&now, SIGTRAP) == i);
+		handle(SIGTRAP, count, 0);
+		CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+	}
+	CHECK(raise(SIGTRAP) == 0 && handled == 0);
+	CHECK(sigprocmask(SIG_UNBLOCK, &set, NULL) == 0 && handled == 1);
+	calls("/nowhere/trap", 200);
+	CHECK(raise(SIGTRAP) == 0 && handled == 2);
+	say("trap", 600);
+	say("handler", 2);
+}
+
 // Files by names of all kinds, several times: the first call of a kind stops, the others are recorded. The working directory has what it names.
 static void names(void)
 {
@@ -383,7 +406,7 @@ int main(int argc, char **argv)
 	} all[] = {
 		{ "timer", timer }, { "jumps", jumps }, { "interrupted", interrupted }, { "children", children },
 		{ "limits", limits }, { "stacks", stacks }, { "filters", filters }, { "killed", killed },
-		{ "names", names }, { "untraced", untraced },
+		{ "names", names }, { "untraced", untraced }, { "traps", traps },
 	};
 	char path[64];
 	self = argv[0];

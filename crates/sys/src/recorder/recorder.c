@@ -89,7 +89,8 @@ struct state {
 	u64 capacity;
 };
 
-/* Bytes that the tracee has ever written, and those that the tracer has read. While the call is made, `begun` is one more than the place of its record. */
+/* Bytes that the tracee has ever written, and those that the tracer has read. From before a call until its record is written, `begun` is one more than the place of
+ * the record. */
 struct ring {
 	u64 written, begun;
 	u8 padding[48];
@@ -375,11 +376,11 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 	record->nr = (u32)state->nr;
 	record->size = (u32)(at - (u8 *)record);
 	record->entered = now(state);
-	/* If the process is killed in the call, the tracer finds it. */
+	/* If the process is killed from here on, the tracer finds the call. */
 	__atomic_store_n(&ring->begun, written + 1, __ATOMIC_RELEASE);
 	result = goanna_recorder_make(state);
-	__atomic_store_n(&ring->begun, 0, __ATOMIC_RELEASE);
 	if (result == ABANDONED) {
+		__atomic_store_n(&ring->begun, 0, __ATOMIC_RELEASE);
 		if (opened >= 0)
 			call(SYS_close, opened, 0, 0, 0);
 		return;
@@ -418,6 +419,7 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 
 	record->size = (u32)(at - (u8 *)record);
 	__atomic_store_n(&ring->written, written + record->size, __ATOMIC_RELEASE);
+	__atomic_store_n(&ring->begun, 0, __ATOMIC_RELEASE);
 }
 
 /* The end of the code. Behind the last function, which the compiler does not reorder (build.rs). */

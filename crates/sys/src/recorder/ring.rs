@@ -64,9 +64,12 @@ impl Ring {
         Ok(())
     }
 
-    /// The record of the call that the process was making when it ended, without what is known after a call.
+    /// The record of the call that the process was making when it ended, without what is known after a call; after all others were taken.
     pub fn unfinished(&self) -> Option<Vec<u8>> {
         let start = self.words.at(BEGUN_AT).load(Acquire).checked_sub(1)?;
+        if start < self.taken {
+            return None;
+        }
         let head = self.words.at(DATA_AT + start as usize % CAPACITY / 8 * 8);
         let size = (head.load(Relaxed) as u32).next_multiple_of(8);
         let mut record = Vec::new();

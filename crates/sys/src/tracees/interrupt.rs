@@ -106,6 +106,12 @@ pub fn has_effect(tid: i32, signal: i32) -> Result<bool, Errno> {
     Ok(Masks::of(tid)?.without_effect & bit(signal) == 0)
 }
 
+/// Whether thread `tid` neither blocks nor ignores `signal`. `ESRCH`: the thread is gone.
+pub fn can_receive(tid: i32, signal: i32) -> Result<bool, Errno> {
+    let masks = Masks::of(tid)?;
+    Ok((masks.blocked | masks.without_effect) & bit(signal) == 0)
+}
+
 /// Whether thread `tid` neither ignores nor handles `signal`.
 pub fn has_default_action(tid: i32, signal: i32) -> Result<bool, Errno> {
     Ok(Masks::of(tid)?.handled_or_ignored & bit(signal) == 0)

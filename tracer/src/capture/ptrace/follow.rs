@@ -151,6 +151,7 @@ impl<'a> Follower<'a> {
             });
             // Its filters are not known.
             self.add(tid, Mode::EachCall, parent.unwrap_or(0), monotonic_ns());
+            self.recorder_is_unknown(tid);
             self.kept_threads.has_found(tid);
             // If the thread was killed, the kernel reports its end.
             let _ = self.keep(stopped).and_then(|()| self.resume(tid, 0));

@@ -52,6 +52,14 @@ impl Follower<'_> {
         }
     }
 
+    /// Thread `tid` may have a copy of a recorder, and its parent was killed before the tracer knew of it: all its calls stop.
+    pub(in crate::capture::ptrace) fn recorder_is_unknown(&mut self, tid: i32) {
+        if let (Some(subject), Some(rings)) = (self.subject_of(tid), &mut self.rings) {
+            process::turn_off(tid, rings.base);
+            rings.processes.insert(subject.pid, Process::Never);
+        }
+    }
+
     /// As [`Follower::stop_recording`], of all processes.
     pub(in crate::capture::ptrace) fn stop_all_recording(&mut self) {
         let threads = self.threads.values();

@@ -1,6 +1,7 @@
 //! Gives processes recorders, and lets more sites lead to them.
 
 use goanna_callsites::{Form, Placed, Site};
+use goanna_sys::interrupt::can_receive;
 use goanna_sys::ptrace::CloneKind;
 use goanna_sys::recorder::{self, Ring, STATE_AT, state};
 use goanna_sys::{Errno, mappings, pidfd, procfs, tracee};
@@ -74,8 +75,13 @@ impl Follower<'_> {
         match rings.processes.entry(pid).or_insert(Process::Counting(0)) {
             Process::Counting(calls) | Process::Copied(_, calls) => {
                 *calls = calls.saturating_add(1);
-                if *calls >= rings.calls_before && is_due {
-                    self.start_recording(tid);
+                if *calls < rings.calls_before || !is_due {
+                    return;
+                }
+                // At an `int3`, the kernel would reset the action of a signal that is blocked or ignored.
+                match can_receive(tid, libc::SIGTRAP) {
+                    Ok(true) => self.start_recording(tid),
+                    _ => *calls = 0,
                 }
             }
             Process::Recording(_) => self.record_site(tid, nr, ip),
