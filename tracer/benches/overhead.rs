@@ -50,6 +50,7 @@ fn ways(trace: &str, key: &str) -> Vec<Way> {
     vec![
         ("native", Vec::new()),
         ("full", ours("", &[])),
+        ("full, --no-fast-path", ours("", &["--no-fast-path"])),
         ("full, zstd", ours("", &["--compress", "zstd"])),
         ("full, HMAC-SHA-256", ours("", &["--hmac-key", key])),
         ("full, AES-256-GCM", ours("", &["--encrypt-key", key])),
