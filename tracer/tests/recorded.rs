@@ -191,9 +191,10 @@ fn whole(call: &Call) -> String {
 
 #[test]
 fn records_say_of_files_what_stopped_threads_show() {
-    let directory = tempfile::tempdir().unwrap();
-    let directory = directory.path();
-    fs::create_dir(directory.join("directory")).unwrap();
+    // Its parent is also looked at, and must not change.
+    let parent = tempfile::tempdir().unwrap();
+    let directory = parent.path().join("work");
+    fs::create_dir_all(directory.join("directory")).unwrap();
     for file in ["file", "directory/inner"] {
         fs::write(directory.join(file), "content").unwrap();
     }
@@ -224,7 +225,7 @@ fn records_say_of_files_what_stopped_threads_show() {
         let all = of_program.map(|call| {
             let pid = call.subject.pid.to_string();
             assert_ne!(pid, own);
-            whole(call).replace(&pid, "PID")
+            whole(call).replace(&format!("/proc/{pid}"), "/proc/PID")
         });
         all.collect::<Vec<String>>()
     });

@@ -329,7 +329,7 @@ static void names(void)
 {
 	static const char *const paths[] = {
 		"file", "./file", "/etc/passwd", "/etc//../etc/./passwd", "/proc/self/status", "/dev/fd", "directory/", "directory/../file",
-		"link", "dangling", "to_directory/inner", "to_directory/none", "none", "none/none", "file/none", "/", "..", ".",
+		"link", "dangling", "to_directory/inner", "to_directory/none", "none", "none/none", "file/none", "/usr", "..", ".",
 		"directory/inner", "loop", "none/", "/proc/self/cwd/file", "/usr/../none/x", "/none", "//etc///passwd",
 	};
 	struct stat stat_of;
