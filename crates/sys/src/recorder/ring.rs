@@ -4,11 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use super::{CAPACITY, RECORD_MAX, RING};
+use crate::limits;
 use crate::stub::words::SharedWords;
-use crate::{limits, memfile};
 
 const WRITTEN_AT: usize = 0;
 const BEGUN_AT: usize = 8;
@@ -36,11 +35,7 @@ impl Ring {
         if RING as u64 > limits::prlimit_fsize(0)? {
             return Err(Errno::EFBIG);
         }
-        memfile::set_len(file.as_fd(), RING as u64)?;
-        // If the program could truncate the file, the tracer's next access would be SIGBUS.
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        let words = SharedWords::map(file.as_fd(), RING)?;
+        let words = SharedWords::of_new(file.as_fd(), RING)?;
         Ok(Self { words, taken: 0 })
     }
 
@@ -51,14 +46,7 @@ impl Ring {
         if new > CAPACITY as u64 || !new.is_multiple_of(8) {
             return Err(Corrupt);
         }
-        into.reserve(new as usize);
-        for at in (self.taken..written).step_by(8) {
-            let word = self
-                .words
-                .at(DATA_AT + at as usize % CAPACITY)
-                .load(Relaxed);
-            into.extend_from_slice(&word.to_le_bytes());
-        }
+        self.copy(self.taken, written, into);
         self.taken = written;
         self.words.at(READ_AT).store(written, Release);
         Ok(())

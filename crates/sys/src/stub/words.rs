@@ -6,6 +6,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+
+use crate::memfile;
 
 /// A shared mapping of a memfd.
 #[derive(Debug)]
@@ -20,6 +23,14 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
+    /// Makes an empty memfd `len` bytes long, at least a page, for good, and maps it. If a program that has it could truncate it, our next access would be SIGBUS.
+    pub fn of_new(file: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
+        memfile::set_len(file, len as u64)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(file, FcntlArg::F_ADD_SEALS(seals))?;
+        Self::map(file, len)
+    }
+
     /// Maps the first `len` bytes of `file`, at least a page. The caller seals the file against shrinking: access behind its end raises SIGBUS.
     pub fn map(file: BorrowedFd<'_>, len: usize) -> Result<Self, Errno> {
         // SAFETY: a new shared mapping at an address that the kernel chooses.

@@ -13,11 +13,9 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::words::SharedWords;
-use crate::memfile;
 
 /// Size of an area, bytes.
 pub const LEN: usize = 4096;
@@ -67,11 +65,7 @@ impl WriteArea {
     pub fn new() -> Result<Self, Errno> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
         let file = memfd_create("writes", flags)?;
-        memfile::set_len(file.as_fd(), LEN as u64)?;
-        // If the program could truncate the file, the monitor's next access would be SIGBUS.
-        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
-        let words = SharedWords::map(file.as_fd(), LEN)?;
+        let words = SharedWords::of_new(file.as_fd(), LEN)?;
         Ok(Self {
             file,
             words,

@@ -27,8 +27,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use goanna_callsites::Library;
 use goanna_callsites::library::content;
+use goanna_callsites::{Library, Placed};
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::recorder::{self, CODE, SHAPES};
 
@@ -130,6 +130,24 @@ impl<'a> Rings<'a> {
     /// Whether the sink has refused an event.
     pub(super) fn has_failed(&self) -> bool {
         self.reporter.as_ref().is_some_and(Reporter::has_failed)
+    }
+
+    /// The library around the instruction before `ip` in the process of `tid`, and whether the recorder did not know it yet.
+    fn library_around(&mut self, tid: i32, ip: u64) -> Option<(&mut Placed, bool)> {
+        let has = |placed: &Placed| placed.code().contains(&ip);
+        let known = self.recorder(tid)?.libraries.iter().position(has);
+        if known.is_none() {
+            let mapping = mappings::of_range(tid, ip - 1, ip)
+                .ok()?
+                .into_iter()
+                .next()?;
+            let library = self.library(tid, &mapping)?;
+            let placed = process::placed(library, &mapping)?;
+            self.recorder(tid)?.libraries.push(placed);
+        }
+        let libraries = &mut self.recorder(tid)?.libraries;
+        let index = known.or(libraries.len().checked_sub(1))?;
+        Some((libraries.get_mut(index)?, known.is_none()))
     }
 
     /// What is known of the library that `tid` maps there, if it has calls that can be recorded.

@@ -1,13 +1,13 @@
 //! Gives processes recorders, and lets more sites lead to them.
 
-use goanna_callsites::{Form, Placed, Site};
+use std::os::fd::AsFd;
+
+use goanna_callsites::{Form, Site};
 use goanna_sys::interrupt::can_receive;
 use goanna_sys::ptrace::CloneKind;
 use goanna_sys::recorder::{self, Ring, STATE_AT, state};
-use goanna_sys::{Errno, mappings, pidfd, procfs, tracee};
+use goanna_sys::{Errno, pidfd, procfs, tracee};
 use goanna_syscalls::Subject;
-
-use std::os::fd::AsFd;
 
 use super::process::{self, Process, Recorder};
 use super::ticker::Ticker;
@@ -240,32 +240,9 @@ impl Follower<'_> {
             .is_none_or(|thread| thread.has_handled);
         let Some(rings) = &mut self.rings else { return };
         let base = rings.base;
-        let Some(recorder) = rings.recorder(tid) else {
+        let Some((library, is_first)) = rings.library_around(tid, ip) else {
             return;
         };
-        let has = |placed: &Placed| placed.code().contains(&ip);
-        let mut index = recorder.libraries.iter().position(has);
-        let is_first = index.is_none();
-        if is_first {
-            let found = mappings::of_range(tid, ip - 1, ip).ok();
-            let mapping = found.and_then(|mappings| mappings.first().copied());
-            let library = mapping.and_then(|mapping| {
-                let library = rings.library(tid, &mapping)?;
-                process::placed(library, &mapping)
-            });
-            let Some(recorder) = rings.recorder(tid) else {
-                return;
-            };
-            if let Some(library) = library {
-                recorder.libraries.push(library);
-                index = Some(recorder.libraries.len() - 1);
-            }
-        }
-        let recorder = rings.recorder(tid);
-        let library = recorder
-            .zip(index)
-            .and_then(|(recorder, index)| recorder.libraries.get_mut(index));
-        let Some(library) = library else { return };
         let Some(site) = library
             .site_before(ip)
             .copied()
