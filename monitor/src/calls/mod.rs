@@ -14,4 +14,4 @@ pub mod socket;
 pub mod stat;
 pub mod txn;
 
-pub use content::{aio, copy, lease, map, outgrow, read, size, sync, write};
+pub use content::{aio, copy, lease, map, outgrow, output, read, size, sync, write};

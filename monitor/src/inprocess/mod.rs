@@ -12,12 +12,14 @@
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store, `shared` fills it; or for files of the host in a mount, `on_host` fills it then.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
 //!   ([ADR 0121](../../../docs/decisions/0121-writes-by-grants.md)). The back end makes the grants.
+//!   `grants` asks for them.
 //! * [`opens`] lets a thread open a descriptor of the monitor, which then need not wait for it, and keeps what it opens meanwhile.
 //! * `mount_points` learns whether mount points exist on the host, because a link may lead into one then.
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
 pub mod calls;
+mod grants;
 mod leave;
 mod libraries;
 pub mod mount_points;
@@ -38,10 +40,9 @@ use std::time::{Duration, Instant};
 use goanna_callsites::library::content;
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::notify::Listener;
-use goanna_sys::stub::writes::WriteArea;
 use goanna_sys::{memfile, stat, stub};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, Mounts, Place};
+use goanna_vfs::{Errno, Mounts};
 use parking_lot::Mutex;
 
 use crate::Monitor;
@@ -54,7 +55,7 @@ use libraries::{Examined, Libraries};
 use mount_points::MountPoints;
 use opens::shared_files::SharedFiles;
 use run_map::RunMap;
-use space::{Space, WriteAccess};
+use space::Space;
 
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
@@ -460,74 +461,6 @@ impl InProcess {
         if let Some(Some(shared)) = self.shared.get() {
             shared.settle(*covered != 0);
         }
-    }
-
-    /// Asks the back end to grant the calling thread writes to the file at `place` around `offset`. Returns whether there is a grant.
-    pub fn grant_writes(
-        &self,
-        call: &Call<'_>,
-        place: &Place,
-        offset: impl FnOnce() -> Option<u64>,
-    ) -> bool {
-        let Some(constants) = &self.constants else {
-            return false;
-        };
-        let Some(Some(shared)) = self.shared.get() else {
-            return false;
-        };
-        let tid = call.task.tid;
-        let is_granted = shared.has(&place.mount) && !shared.is_on_host();
-        let Some(space) = self.space(tid).filter(|_| is_granted) else {
-            return false;
-        };
-        match space.write_access(constants, tid) {
-            WriteAccess::By(area) => {
-                if !area.is_likely_to_write_more(place.node.ino()) {
-                    return false;
-                }
-                let (Some(offset), Ok(caller)) = (offset(), call.caller()) else {
-                    return false;
-                };
-                let attributes = run_map::attributes(&place.mount);
-                attributes.is_some_and(|attributes| {
-                    attributes.grant_writes(&caller, &place.node, offset, &area)
-                })
-            }
-            WriteAccess::Due => {
-                self.area_is_due.store(true, Ordering::Relaxed);
-                false
-            }
-            WriteAccess::No => false,
-        }
-    }
-
-    /// Gives the process of `tid`, which waits in call `id`, an area for writes if it is to get one.
-    fn offer_area(&self, monitor: &Arc<Monitor>, listener: &Listener, tid: i32, id: u64) {
-        let Some(constants) = &self.constants else {
-            return;
-        };
-        self.area_is_due.store(false, Ordering::Relaxed);
-        let takes = |space: Arc<Space>| space.takes_area(constants, tid);
-        let Some(at) = self.space(tid).and_then(takes) else {
-            return;
-        };
-        let Ok(area) = WriteArea::new().map(Arc::new) else {
-            return;
-        };
-        let (of, own) = (Arc::clone(monitor), Arc::clone(&area));
-        let mapped = Box::new(move |tid, address| {
-            let inside = &of.in_process;
-            if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
-                space.has_area(constants, tid, own, address);
-            }
-        });
-        let memory = map::Memory {
-            len: stub::writes::LEN,
-            access: libc::PROT_READ | libc::PROT_WRITE,
-            at: Some(at),
-            is_private: true,
-        };
-        install(monitor, (listener, tid, id), (area.file(), memory), mapped);
     }
 
     /// Thread `tid` is about to change its working directory to something else than a directory of the host.

@@ -216,11 +216,10 @@ impl InProcess {
             let opened = place.mount.fs.open(&reader(), &place.node, libc::O_RDONLY);
             if let Ok(opened) = opened
                 && let Native::Reads { handle } = &opened.native
-                && let Ok(()) = call
-                    .monitor
-                    .shadows
-                    .register_file(&place, Arc::clone(handle))
             {
+                call.monitor
+                    .shadows
+                    .register_file(&place, Arc::clone(handle));
                 share(&path, &place, handle);
             }
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use goanna_callsites::{Library, Placed, Site};
 use goanna_sys::mappings::{self, Mapping};
-use goanna_sys::stub::writes::WriteArea;
+use goanna_sys::stub::writes::{Moment, WriteArea};
 use goanna_sys::stub::{self, flag};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -305,8 +305,8 @@ impl Space {
         state.set_map_words(constants, tid, self.owner);
     }
 
-    /// Counts a write of thread `tid`, which waits in its call, to a file of a store.
-    pub fn write_access(&self, constants: &Constants, tid: i32) -> WriteAccess {
+    /// How thread `tid`, which waits in its call, can get a grant for a file of a store. Counts its writes.
+    pub fn write_access(&self, constants: &Constants, tid: i32, moment: Moment) -> WriteAccess {
         let mut state = self.state.lock();
         let has_map = matches!(state.map, Map::At(_));
         if !has_map || state.is_off || tid != self.owner {
@@ -314,7 +314,7 @@ impl Space {
         }
         match &mut state.writes {
             Writes::At(area, _) => WriteAccess::By(Arc::clone(&area.0)),
-            Writes::Missed(calls) => {
+            Writes::Missed(calls) if moment == Moment::Write => {
                 *calls = calls.saturating_add(1);
                 if *calls > constants.writes_after {
                     WriteAccess::Due
@@ -322,7 +322,7 @@ impl Space {
                     WriteAccess::No
                 }
             }
-            Writes::Never => WriteAccess::No,
+            Writes::Missed(_) | Writes::Never => WriteAccess::No,
         }
     }
 

@@ -306,21 +306,21 @@ impl Shadows {
         self.removals.store(REMOVAL_SWEEPS, Ordering::Relaxed);
     }
 
-    /// Records that tracees hold descriptors of `place`'s cache object. The caller holds no lock of the back end.
-    pub fn register_file(&self, place: &Place, handle: Arc<ObjectHandle>) -> Result<()> {
+    /// Records that tracees hold descriptors of `place`'s cache object, and returns its [`Shadow::File`]. The caller holds no lock of the back end.
+    pub fn register_file(&self, place: &Place, handle: Arc<ObjectHandle>) -> Arc<Shadow> {
         let identity = handle.identity();
-        if self.table.read().by_identity.contains_key(&identity) {
-            return Ok(());
+        if let Some(shadow) = self.table.read().by_identity.get(&identity) {
+            return Arc::clone(shadow);
         }
         let shadow = Arc::new(Shadow::File {
             place: place.clone(),
             handle,
             volume: Arc::default(),
         });
-        let objects = {
+        let (shadow, objects) = {
             let mut table = self.table.write();
-            table.by_identity.entry(identity).or_insert(shadow);
-            table.by_identity.len()
+            let shadow = Arc::clone(table.by_identity.entry(identity).or_insert(shadow));
+            (shadow, table.by_identity.len())
         };
         if self.new_files.fetch_add(1, Ordering::Relaxed) + 1 == self.many.load(Ordering::Relaxed) {
             self.alarm.ring();
@@ -336,7 +336,7 @@ impl Shadows {
             self.files_before_sweep
                 .store(files_before_sweep, Ordering::Relaxed);
         }
-        Ok(())
+        shadow
     }
 
     /// A descriptor for an `O_PATH` open of `place`. A notification (`installed`) cannot install one with `O_PATH`: then it is a descriptor of a sealed memfd,

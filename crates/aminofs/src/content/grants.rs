@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use amino_schema::{INLINE_MAX, MetaFlags, Timestamp};
 use amino_txn::Actor;
-use goanna_sys::stub::writes::{WriteArea, Written};
+use goanna_sys::stub::writes::{Moment, WriteArea, Written};
 use goanna_vfs::{Caller, GRANTED_GROWTH, Node};
 use nix::sys::stat::{FileStat, fstat};
 use parking_lot::{Mutex, MutexGuard};
@@ -57,6 +57,7 @@ struct Grant {
     /// Bytes of log space that are reserved for the grant.
     reserved: usize,
     actor: Actor,
+    moment: Moment,
     /// When the grant was made. All writes under it came later.
     since: Timestamp,
     /// An operation has waited for [`WRITE_WAIT_MAX`], and the process was still in its write.
@@ -149,7 +150,9 @@ impl Volume {
     /// Makes the range that was written under a grant part of the file's state. Returns how much of the reservation that takes.
     fn take_over(&self, grant: &Grant, state: &mut State) -> usize {
         let written = grant.area.written(grant.object);
-        grant.area.record_use(written != Written::Nothing);
+        grant
+            .area
+            .record_use(grant.moment, written != Written::Nothing);
         if written == Written::Nothing {
             return 0;
         }
@@ -221,7 +224,7 @@ impl Volume {
         &self,
         caller: &Caller,
         node: &Node,
-        offset: u64,
+        (moment, offset): (Moment, Option<u64>),
         area: &Arc<WriteArea>,
     ) -> Option<()> {
         let inode = node.pin_arc::<Inode>()?;
@@ -247,7 +250,7 @@ impl Volume {
         if held.iter().any(is_taken) {
             return None;
         }
-        let offsets = window(offset, state.meta.size);
+        let offsets = window(offset.unwrap_or(state.meta.size), state.meta.size);
         let (first, last) = pages_of(offsets.start, offsets.end - offsets.start);
         let changed = state.cache.as_ref()?.pages().changed();
         // Content that was inline until now is stored as a page, too.
@@ -270,6 +273,7 @@ impl Volume {
                 uid: caller.uid,
                 pid: caller.pid.unsigned_abs(),
             },
+            moment,
             since: now(),
             is_late: false,
         });
@@ -313,7 +317,7 @@ impl State {
     }
 }
 
-/// The offsets of a grant for a process whose last write ended at `offset` of a file of `size` bytes.
+/// The offsets of a grant for a process whose last write ended, or whose first one begins, at `offset` of a file of `size` bytes.
 fn window(offset: u64, size: u64) -> Range<u64> {
     let start = offset - offset % WINDOW;
     let growth = size

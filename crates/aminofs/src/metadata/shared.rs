@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use amino_schema::{MetaFlags, ROOT_INO};
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::stub::map::{AttributeMap, DIRS_MAX, PATH_MAX, Slot};
-use goanna_sys::stub::writes::WriteArea;
+use goanna_sys::stub::writes::{Moment, WriteArea};
 use goanna_vfs::{Caller, FileKind, NAME_MAX, NextFile, Node, Result, SharedAttributes};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -406,9 +406,11 @@ impl SharedAttributes for AminoFs {
         &self,
         caller: &Caller,
         node: &Node,
-        offset: u64,
+        moment: Moment,
+        offset: Option<u64>,
         area: &Arc<WriteArea>,
     ) -> bool {
-        self.grants_writes() && self.do_grant_writes(caller, node, offset, area).is_some()
+        let grant = || self.do_grant_writes(caller, node, (moment, offset), area);
+        self.grants_writes() && grant().is_some()
     }
 }

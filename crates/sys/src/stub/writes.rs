@@ -33,8 +33,10 @@ const SLOT_END: usize = 16;
 const SLOT_LOW: usize = 24;
 const SLOT_HIGH: usize = 32;
 
-/// After this many grants in a row under which the process has written nothing, a file gets a grant only at the second write in a row.
+/// After this many grants in a row under which the process has written nothing, a file gets a grant only at the second write in a row. The same
+/// number of grants at an open, and then only every [`OPENS_BETWEEN`]th open gets one.
 const UNUSED_MAX: u32 = 4;
+const OPENS_BETWEEN: u32 = 64;
 
 /// The grants of one process, and its writes under them.
 #[derive(Debug)]
@@ -43,10 +45,23 @@ pub struct WriteArea {
     words: SharedWords,
     /// The process has ended in the middle of a write.
     ended_busy: AtomicBool,
-    /// Number of grants in a row under which the process has written nothing.
+    /// Number of grants in a row after a write under which the process has written nothing.
     unused: AtomicU32,
+    /// The same of grants at an open.
+    unused_at_open: AtomicU32,
+    /// Opens since the last of these grants.
+    opens: AtomicU32,
     /// The file of the last write that came to the monitor.
     last_file: AtomicU64,
+}
+
+/// When a process gets a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// When it opens the file for writing.
+    Open,
+    /// After a write that came to the monitor.
+    Write,
 }
 
 /// The part of a file that a process has written under a grant.
@@ -71,6 +86,8 @@ impl WriteArea {
             words,
             ended_busy: AtomicBool::new(false),
             unused: AtomicU32::new(0),
+            unused_at_open: AtomicU32::new(0),
+            opens: AtomicU32::new(0),
             last_file: AtomicU64::new(0),
         })
     }
@@ -95,12 +112,26 @@ impl WriteArea {
         is_second || self.unused.load(Relaxed) < UNUSED_MAX
     }
 
+    /// Whether the process is likely to use a grant for the file that it opens now for writing.
+    pub fn is_likely_to_write_next(&self) -> bool {
+        let opens = self.opens.fetch_add(1, Relaxed);
+        let grants = self.unused_at_open.load(Relaxed) < UNUSED_MAX || opens >= OPENS_BETWEEN;
+        if grants {
+            self.opens.store(0, Relaxed);
+        }
+        grants
+    }
+
     /// Records whether the process has written under a grant that has ended.
-    pub fn record_use(&self, has_written: bool) {
+    pub fn record_use(&self, moment: Moment, has_written: bool) {
+        let unused = match moment {
+            Moment::Open => &self.unused_at_open,
+            Moment::Write => &self.unused,
+        };
         if has_written {
-            self.unused.store(0, Relaxed);
+            unused.store(0, Relaxed);
         } else {
-            self.unused.fetch_add(1, Relaxed);
+            unused.fetch_add(1, Relaxed);
         }
     }
 
@@ -193,13 +224,32 @@ mod tests {
         let area = WriteArea::new().unwrap();
         for file in 1..=4 {
             assert!(area.is_likely_to_write_more(file));
-            area.record_use(false);
+            area.record_use(Moment::Write, false);
         }
         assert!(!area.is_likely_to_write_more(5));
         assert!(!area.is_likely_to_write_more(6));
         assert!(area.is_likely_to_write_more(6));
-        area.record_use(true);
+        area.record_use(Moment::Write, true);
         assert!(area.is_likely_to_write_more(7));
+    }
+
+    #[test]
+    fn after_unused_grants_at_opens_few_opens_get_one() {
+        let area = WriteArea::new().unwrap();
+        for _ in 0..4 {
+            assert!(area.is_likely_to_write_next());
+            area.record_use(Moment::Open, false);
+        }
+        let grants = |opens: u32| {
+            (0..opens)
+                .filter(|_| area.is_likely_to_write_next())
+                .count()
+        };
+        assert_eq!(grants(OPENS_BETWEEN), 0);
+        assert_eq!(grants(OPENS_BETWEEN + 1), 1);
+        area.record_use(Moment::Open, true);
+        assert_eq!(grants(10), 10);
+        assert!(area.is_likely_to_write_more(1), "writes are counted apart");
     }
 
     #[test]

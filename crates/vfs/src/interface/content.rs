@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_sys::stub::map::{AttributeMap, Slot};
-use goanna_sys::stub::writes::WriteArea;
+use goanna_sys::stub::writes::{Moment, WriteArea};
 
 use crate::{Attr, Caller, Node, Opened, Result};
 
@@ -139,13 +139,14 @@ pub trait SharedAttributes: Send + Sync {
     /// to the object until it has withdrawn that. `None` if the file cannot be in the map.
     fn share_content(&self, node: &Node, run: u64, object: &ObjectHandle) -> Option<Slot>;
 
-    /// Grants the process that has `area` further writes to `node` around `offset`, until the next operation of the file system (docs/decisions/0121).
-    /// `caller` has just written there, and waits in that call. Returns whether there is a grant now.
+    /// Grants the process that has `area` further writes to `node` around `offset`, or around its end, until the next operation of the file system (docs/decisions/0121).
+    /// `caller` has just written there, or opened the file, and waits in that call. Returns whether there is a grant now.
     fn grant_writes(
         &self,
         caller: &Caller,
         node: &Node,
-        offset: u64,
+        moment: Moment,
+        offset: Option<u64>,
         area: &Arc<WriteArea>,
     ) -> bool;
 }

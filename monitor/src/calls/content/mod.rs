@@ -6,7 +6,7 @@ pub mod copy;
 pub mod lease;
 pub mod map;
 pub mod outgrow;
-mod output;
+pub mod output;
 pub mod read;
 pub mod size;
 pub mod sync;

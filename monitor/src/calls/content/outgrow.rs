@@ -105,7 +105,7 @@ fn exchange(call: &Call<'_>, fd: i32, output: &Output) -> Result<bool> {
     )?;
     if let Native::Reads { handle } = opened.native {
         report::relocated(call, &output.ofd, &object, &handle);
-        call.monitor.shadows.register_file(place, handle)?;
+        call.monitor.shadows.register_file(place, handle);
     }
     let (listener, id) = notification;
     listener.install_keep(*id, object.as_fd(), cloexec, Some(fd))?;

@@ -2,11 +2,10 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use goanna_sys::limits;
-use goanna_vfs::{Errno, GRANTED_GROWTH, OpenFile, Place, Result, WritePosition};
-use nix::sys::stat::fstat;
+use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
 use nix::unistd::{Whence, lseek};
 
 use crate::Monitor;
@@ -67,26 +66,6 @@ impl Output {
             report::touched(call, &self.place, Touch::Modify);
         }
         Ok(written)
-    }
-
-    /// Grants the tracee its next writes, after `done` bytes were written at `position`. Not while programs watch files of the run: such writes cause
-    /// no events.
-    pub fn grant_next(&self, call: &Call<'_>, position: WritePosition, done: u64) {
-        if self.flags & libc::O_DSYNC != 0 || call.monitor.watches.in_use() {
-            return;
-        }
-        let appends = self.flags & libc::O_APPEND != 0;
-        let end = || match position {
-            WritePosition::At(offset) if !appends => offset.checked_add(done),
-            WritePosition::At(_) | WritePosition::End => {
-                u64::try_from(fstat(&self.ofd).ok()?.st_size).ok()
-            }
-            WritePosition::Cursor => u64::try_from(lseek(&self.ofd, 0, Whence::SeekCur).ok()?).ok(),
-        };
-        if call.monitor.in_process.grant_writes(call, &self.place, end) {
-            // The file may grow by as much until its size is checked again.
-            self.volume.fetch_add(GRANTED_GROWTH, Ordering::Relaxed);
-        }
     }
 
     /// As much of `data` as RLIMIT_FSIZE lets in.

@@ -61,7 +61,8 @@ fn write_to(
     }
     super::outgrow::after_growth(call, fd, output, done as u64);
     if done > 0 {
-        output.grant_next(call, position, done as u64);
+        let inside = &call.monitor.in_process;
+        inside.grant_after_write(call, output, position, done as u64);
     }
     Ok(Answer::Value(done as i64))
 }

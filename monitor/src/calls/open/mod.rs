@@ -496,9 +496,10 @@ impl Request {
             self.share_host_file(call);
         }
         if let Native::Reads { handle } = opened.native {
-            call.monitor
+            let shadow = call
+                .monitor
                 .shadows
-                .register_file(place, Arc::clone(&handle))?;
+                .register_file(place, Arc::clone(&handle));
             if self.is_plain() {
                 let from = (self.dirfd, &*self.path);
                 call.monitor
@@ -506,6 +507,11 @@ impl Request {
                     .share_content(call, from, place, &handle);
             }
             report::opened(call, place, &opened.description, self.flags);
+            if writes {
+                let file = (place, self.flags);
+                let inside = &call.monitor.in_process;
+                inside.grant_at_open(call, file, &shadow);
+            }
         }
         // The close of the last writer of a host file ends ETXTBSY, and inotify(7) reports closes. After a wait for a lease, the open
         // holds no descriptor that a later check would count.
