@@ -1,4 +1,4 @@
-/* Makes one call again and again: `repeated access|readlink|open|stat|statx|missing|fstat|fstatx|write|pwrite COUNT PATH`. */
+/* Makes one call again and again: `repeated access|readlink|open|stat|statx|missing|fstat|fstatx|write|pwrite|rewrite COUNT PATH`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,6 +8,14 @@
 
 /* As the standard library of Rust asks. */
 #define MASK (STATX_BASIC_STATS | STATX_BTIME)
+
+/* Writes once to the file, which is empty then. */
+static int rewrite(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+
+	return write(fd, text, 50) == 50 ? close(fd) : -1;
+}
 
 int main(int argc, char **argv)
 {
@@ -26,6 +34,7 @@ int main(int argc, char **argv)
 			: !strcmp(argv[1], "missing") ? -(stat(argv[3], &meta) == 0)
 			: !strcmp(argv[1], "fstat") ? fstat(fd, &meta)
 			: !strcmp(argv[1], "write") ? write(fd, text, 50)
+			: !strcmp(argv[1], "rewrite") ? rewrite(argv[3], text)
 			: !strcmp(argv[1], "pwrite") ? pwrite(fd, text, 50, i % 1000)
 			: !strcmp(argv[1], "fstatx") ? statx(fd, "", AT_EMPTY_PATH, MASK, &more)
 			: statx(AT_FDCWD, argv[3], 0, MASK, &more);

@@ -446,6 +446,7 @@ fn writes_to_a_store_are_made_in_the_process() {
     let path = format!("{}/file", place.top());
     check_in_process(&place, "write", &path);
     check_in_process(&place, "pwrite", &path);
+    check_in_process(&place, "rewrite", &format!("{}/other", place.top()));
     let cat = finish(place.amino_command("cat").arg("/file")).expect(0);
     assert_eq!(cat.stdout, vec![0; 50 * 20_000]);
     place.fsck();
