@@ -197,12 +197,8 @@ impl Follower<'_> {
         let Some(number) = self.perform(tid, &site, libc::SYS_userfaultfd, args)? else {
             return Ok(None);
         };
-        let number = i32::try_from(number).unwrap_or(-libc::EINVAL);
-        if number < 0 {
-            return Err(Errno::from_raw(-number));
-        }
-        let ours = pidfd::open(tid).and_then(|thread| pidfd::getfd(thread.as_fd(), number));
-        let args = [number.unsigned_abs().into(), 0, 0, 0, 0, 0];
+        let ours = pidfd::open(tid).and_then(|thread| pidfd::getfd(thread.as_fd(), number as i32));
+        let args = [number, 0, 0, 0, 0, 0];
         self.perform(tid, &site, libc::SYS_close, args)?;
         PageWatch::new(ours?, pid).map(Some)
     }

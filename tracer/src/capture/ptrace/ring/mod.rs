@@ -137,13 +137,22 @@ impl<'a> Rings<'a> {
         let has = |placed: &Placed| placed.code().contains(&ip);
         let known = self.recorder(tid)?.libraries.iter().position(has);
         if known.is_none() {
-            let mapping = mappings::of_range(tid, ip - 1, ip)
-                .ok()?
-                .into_iter()
-                .next()?;
-            let library = self.library(tid, &mapping)?;
-            let placed = process::placed(library, &mapping)?;
-            self.recorder(tid)?.libraries.push(placed);
+            let mut others = self.recorder(tid)?.without_sites.iter();
+            if others.any(|code| code.contains(&ip)) {
+                return None;
+            }
+            let mapping = mappings::of_range(tid, ip - 1, ip).ok()?;
+            let mapping = mapping.into_iter().next()?;
+            let library = self.library(tid, &mapping);
+            let placed = library.and_then(|library| process::placed(library, &mapping));
+            let recorder = self.recorder(tid)?;
+            match placed {
+                Some(placed) => recorder.libraries.push(placed),
+                None => {
+                    recorder.note_without_sites(mapping.start..mapping.end);
+                    return None;
+                }
+            }
         }
         let libraries = &mut self.recorder(tid)?.libraries;
         let index = known.or(libraries.len().checked_sub(1))?;

@@ -1,5 +1,6 @@
 //! The recorder in the memory of a process.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use goanna_callsites::placed::{Sizes, distance};
@@ -18,6 +19,9 @@ const ZERO_BEHIND_CALL: u64 = 24;
 /// Sites that must fit behind a library's code.
 const SITES_MIN: usize = 4;
 
+/// Mappings without such code that are remembered.
+const WITHOUT_SITES_MAX: usize = 64;
+
 /// What is known of a process.
 #[derive(Debug)]
 pub enum Process {
@@ -35,10 +39,22 @@ pub enum Process {
 pub struct Recorder {
     pub ring: Ring,
     pub libraries: Vec<Placed>,
+    /// Mappings with code from which nothing can be recorded, at most [`WITHOUT_SITES_MAX`].
+    pub without_sites: Vec<Range<u64>>,
     /// It records nothing while a child of vfork(2) uses the memory.
     pub is_paused: bool,
     /// Signals that wait until the thread has left the recorder.
     pub held_signals: Vec<Signal>,
+}
+
+impl Recorder {
+    /// Records that nothing can be recorded from the code in this mapping. If another mapping takes its place, its calls are traced by stops.
+    pub fn note_without_sites(&mut self, code: Range<u64>) {
+        if self.without_sites.len() >= WITHOUT_SITES_MAX {
+            self.without_sites.clear();
+        }
+        self.without_sites.push(code);
+    }
 }
 
 /// Writes a word of the state at `at` in the recorder at `base`.

@@ -120,6 +120,7 @@ impl Follower<'_> {
             let recorder = Recorder {
                 ring,
                 libraries: libraries.unwrap_or_default(),
+                without_sites: Vec::new(),
                 is_paused: false,
                 held_signals: Vec::new(),
             };
@@ -191,8 +192,7 @@ impl Follower<'_> {
         let (base, shapes) = (rings.base, rings.shapes);
         let args = [base, recorder::LEN as u64, ACCESS, FLAGS, u64::MAX, 0];
         match self.perform(tid, site, libc::SYS_mmap, args)? {
-            Some(at) if at.cast_unsigned() == base => {}
-            Some(at @ -4095..0) => return Err(Errno::from_raw(-at as i32)),
+            Some(at) if at == base => {}
             Some(_) => return Err(Errno::EEXIST),
             None => return Ok(None),
         }
@@ -217,10 +217,7 @@ impl Follower<'_> {
             layout.set_up
         };
         let mut next = Some(rings.base + start);
-        let mut run = |follower: &mut Self| match follower.run_code(tid, site, next.take())? {
-            Some(result @ -4095..0) => Err(Errno::from_raw(-result as i32)),
-            result => Ok(result),
-        };
+        let mut run = |follower: &mut Self| follower.run_code(tid, site, next.take());
         let Some(fd) = run(self)? else {
             return Ok(None);
         };
