@@ -317,7 +317,7 @@ impl State {
     }
 }
 
-/// The offsets of a grant for a process whose last write ended, or whose first one begins, at `offset` of a file of `size` bytes.
+/// The offsets of a grant for writes from `offset` on, in a file of `size` bytes.
 fn window(offset: u64, size: u64) -> Range<u64> {
     let start = offset - offset % WINDOW;
     let growth = size

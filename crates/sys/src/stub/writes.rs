@@ -33,9 +33,10 @@ const SLOT_END: usize = 16;
 const SLOT_LOW: usize = 24;
 const SLOT_HIGH: usize = 32;
 
-/// After this many grants in a row under which the process has written nothing, a file gets a grant only at the second write in a row. The same
-/// number of grants at an open, and then only every [`OPENS_BETWEEN`]th open gets one.
+/// After this many grants in a row under which the process has written nothing, there are fewer: after writes, a file gets one only at the second
+/// write in a row; at opens, see [`OPENS_BETWEEN`]. Both are counted apart.
 const UNUSED_MAX: u32 = 4;
+/// Number of opens without a grant between two that get one, after [`UNUSED_MAX`] unused grants at opens.
 const OPENS_BETWEEN: u32 = 64;
 
 /// The grants of one process, and its writes under them.
