@@ -93,7 +93,7 @@ impl<'m> Call<'m> {
     pub fn new(monitor: &'m Monitor, task: Arc<Task>, nr: u32, args: [u64; 6]) -> Self {
         Self {
             memory: ArgumentMemory::of(task.tid),
-            mounts: monitor.mounts.current(),
+            mounts: monitor.mounts_of(task.tid),
             monitor,
             task,
             nr,

@@ -52,6 +52,7 @@ pub use launch::{Command, Program, Start, inside, start};
 pub use participants::delegate::Delegate;
 pub use participants::outside::Outside;
 pub use participants::run_transaction::{Abort, TransactionOutcome};
+pub use process::nested_runs::Nesting;
 pub use process::task::credentials;
 pub use reporter::Reporter;
 pub use run::config::{Config, Interception, Stubs};

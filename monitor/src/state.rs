@@ -1,11 +1,11 @@
 //! The state that all threads of a run share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use goanna_sys::limits;
 use goanna_sys::procfs::DescriptorCount;
-use goanna_vfs::{Errno, MountTable};
+use goanna_vfs::{Errno, Mount, MountTable, Mounts};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
@@ -23,6 +23,7 @@ use crate::participants::outside::{Outside, Policy};
 use crate::participants::profile::profiled::Profiled;
 use crate::participants::{Participants, run_end};
 use crate::process::living::Alive;
+use crate::process::nested_runs::NestedRuns;
 use crate::process::task::Tasks;
 use crate::ptracer::mailbox::Mailbox;
 use crate::ptracer::pause::Pause;
@@ -37,8 +38,10 @@ use crate::watches::Watches;
 /// The state all threads of a run share.
 #[derive(Debug)]
 pub struct Monitor {
-    /// The mount table.
+    /// The mount table, of the processes that are in no nested run.
     pub mounts: MountTable,
+    /// The runs inside of this one.
+    pub(crate) nested: NestedRuns,
     /// The mounts of the host that programs of the run have made in its mounts.
     pub(crate) hosted: Hosted,
     /// Known tracees.
@@ -115,6 +118,7 @@ impl Monitor {
                 unused,
                 config.stubs == Stubs::Counted,
             ),
+            nested: NestedRuns::new(config.nesting),
             hosted: Hosted::new(config.host_directories),
             mounts: MountTable::new(config.mounts),
             tasks: Tasks::default(),
@@ -142,6 +146,40 @@ impl Monitor {
             noted: AtomicBool::new(false),
             passed_out: AtomicBool::new(false),
             short: AtomicBool::new(false),
+        }
+    }
+
+    /// Registers the processes of the run as readers of `mounts`.
+    pub(crate) fn attach<'m>(self: &Arc<Self>, mounts: impl Iterator<Item = &'m Arc<Mount>>) {
+        let readers: Weak<Self> = Arc::downgrade(self);
+        for mount in mounts {
+            if let Some(transactions) = mount.fs.transactions() {
+                transactions.attach_readers(readers.clone());
+            }
+        }
+    }
+
+    /// The mounts that thread `tid` sees.
+    pub(crate) fn mounts_of(&self, tid: i32) -> Arc<Mounts> {
+        match self.nested.of(tid) {
+            Some(run) => run.mounts.current(),
+            None => self.mounts.current(),
+        }
+    }
+
+    /// Changes the mounts that thread `tid` sees.
+    pub(crate) fn change_mounts<T>(&self, tid: i32, by: impl FnOnce(&mut Mounts) -> T) -> T {
+        match self.nested.of(tid) {
+            Some(run) => run.mounts.change(by),
+            None => self.mounts.change(by),
+        }
+    }
+
+    /// Removes `mount`, for all processes that see it.
+    pub(crate) fn remove_mount(&self, mount: &Mount) {
+        self.mounts.change(|table| table.remove(mount));
+        for run in self.nested.all() {
+            run.mounts.change(|table| table.remove(mount));
         }
     }
 

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use amino_client::Error as ClientError;
 use goanna_aesfs::Error as AesError;
-use goanna_daemon::{Error as DaemonError, Report};
+use goanna_daemon::Error as DaemonError;
 use goanna_monitor::Status;
 use goanna_offline::Error as OfflineError;
 use goanna_offline::dump::DumpError;
 use goanna_session::mounts::SpecError;
-use goanna_session::{Error as SessionError, MountPointError, StoreError};
+use goanna_session::{Error as SessionError, MountPointError, Report, StoreError};
 use goanna_vfs::{Errno, MountError, escape, escape_path, io_error_text};
 use thiserror::Error;
 
@@ -79,17 +79,14 @@ pub enum Error {
     /// `export` would write into the store's own directory.
     #[error("{}: lies inside the store's own directory", escape_path(.0))]
     InsideStore(PathBuf),
-    /// A monitor runs this process already.
-    #[error("run: this process is in a run already, and mounts cannot be added to that")]
-    Nested,
-    /// `amino run` inside of a run, on another store than the mounted one.
-    #[error("run: this process is in a run already, which has {} at {}", there(.mounted.as_ref()), escape_path(.at))]
-    OtherStore {
-        /// The store that is mounted there.
-        mounted: Option<PathBuf>,
-        /// Where.
-        at: PathBuf,
-    },
+    /// The run around this process does not let it have mounts of its own.
+    #[error("run: this process is in a run already, which refuses further mounts: {}", .0.desc())]
+    NestedRefused(Errno),
+    /// `amino run --txn` inside of a run on another store.
+    #[error(
+        "run: --txn: this process is in a run already, whose transactions are those of its own store"
+    )]
+    OtherTransactions,
     /// An option of `amino run` inside of a run.
     #[error(
         "run: {0}: this process is in a run already, and the option is for the outermost run only"
@@ -214,9 +211,10 @@ impl Error {
             }
             Self::DumpToTerminal | Self::DumpAndJson => "name a file with --output FILE",
             Self::NoStoreDir => "name the store with --store DIR or $AMINO_STORE",
-            Self::Nested | Self::OtherStore { .. } => {
-                "give the outermost run all the mounts you need, with --mount"
+            Self::OtherTransactions => {
+                "leave out --txn, or give the outermost run this store with --store"
             }
+            Self::NestedRefused(errno) => nested_hint(*errno),
             Self::Txn { why, .. } | Self::TxnRun(why) => return txn_hint(why).map(Into::into),
             _ => return None,
         };
@@ -224,11 +222,16 @@ impl Error {
     }
 }
 
-/// What is mounted where a store is wanted.
-fn there(store: Option<&PathBuf>) -> String {
-    store.map_or("no store".into(), |dir| {
-        format!("the store {}", escape_path(dir))
-    })
+fn nested_hint(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EPERM => {
+            "only a process with the credentials of the outermost run can get mounts, in a run without --outside"
+        }
+        Errno::EOPNOTSUPP => {
+            "in a run of pass-through mounts only, and in another mount namespace, there can be no others"
+        }
+        _ => "give the outermost run all the mounts you need, with --mount",
+    }
 }
 
 /// The status when the program itself failed.

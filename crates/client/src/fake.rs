@@ -118,6 +118,7 @@ impl Monitor {
                 buf[..len].copy_from_slice(&text.as_bytes()[..len]);
                 return Ok(text.len() as i64);
             }
+            Op::EnterRun | Op::LeaveRun => return Err(Errno::EOPNOTSUPP),
             Op::AttachNamed | Op::CommitNamed | Op::AbortNamed => {
                 let is_it = |named: &(String, String, u32)| named.0.as_bytes() == buf;
                 let at = self.named.iter().position(is_it).ok_or(Errno::ENOENT)?;

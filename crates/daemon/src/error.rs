@@ -4,9 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use goanna_offline::dump::DumpError;
+use goanna_session::Report;
 use goanna_session::mounts::MountTypes;
 use goanna_vfs::{escape_path, io_error_text};
-use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 
 /// An error of `aminod` or of a client.
@@ -62,17 +62,6 @@ fn commands(count: usize) -> String {
         1 => "one command".to_owned(),
         count => format!("{count} commands"),
     }
-}
-
-/// An error, in the form that is shown to the user.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
-    /// The failed operation, and the reason.
-    pub text: String,
-    /// The user's remedy.
-    pub hint: Option<String>,
-    /// The exit status of the command.
-    pub code: u8,
 }
 
 /// The parts of the program that `aminod` needs: it is the same executable.

@@ -22,6 +22,6 @@ mod error;
 pub mod protocol;
 mod server;
 
-pub use error::{Error, Program, Report};
+pub use error::{Error, Program};
 pub use protocol::message::NAME;
 pub use server::{serve, started_as_daemon};

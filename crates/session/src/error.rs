@@ -5,10 +5,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use goanna_vfs::{Errno, MountError, OpenError, escape, escape_path, io_error_text};
+use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 
 use crate::mounts::SpecError;
 use crate::profile::ProfileError;
+
+/// An error, in the form that is shown to the user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// The failed operation, and the reason.
+    pub text: String,
+    /// The user's remedy.
+    pub hint: Option<String>,
+    /// The exit status of the command.
+    pub code: u8,
+}
 
 /// An error of a run, or of a store that is opened for one.
 #[derive(Debug, ThisError)]
@@ -104,6 +116,9 @@ pub enum Error {
     /// Two mounts of one store.
     #[error("{}: the store is mounted twice", escape_path(.0))]
     MountedTwice(PathBuf),
+    /// A store that the run, or another run inside of it, has mounted already.
+    #[error("{}: the store is mounted at another place of this run, or was when the run began", escape_path(.0))]
+    MountedElsewhere(PathBuf),
     /// A transaction over two stores.
     #[error("--txn: a transaction cannot span a second store, which is mounted at {}", escape(.0))]
     SeveralStores(Vec<u8>),

@@ -5,6 +5,7 @@
 //! [`Error`], to which the commands (`crates/cli`) add a hint for the user.
 //!
 //! * [`mounts`] has mount specifications, mount files, and the mount table made of them.
+//! * [`nested`] makes the mounts of runs inside of a run.
 //! * [`store`] opens, makes and closes stores.
 //! * [`profile`] reads the rules by which transactions are inserted.
 //! * [`trace`] writes a trace of the run.
@@ -13,6 +14,7 @@
 pub mod credentials;
 mod error;
 pub mod mounts;
+pub mod nested;
 mod options;
 mod perform;
 mod plan;
@@ -22,7 +24,7 @@ pub mod store;
 pub mod subprocess;
 pub mod trace;
 
-pub use error::{Error, MountPointError, StoreError, error_chain};
+pub use error::{Error, MountPointError, Report, StoreError, error_chain};
 pub use mounts::OpenStore;
 pub use options::{Durability, Engine, Outside};
 pub use perform::{Environment, perform};

@@ -13,6 +13,7 @@ use goanna_passfs::PassFs;
 use goanna_vfs::Caller;
 
 use crate::mounts::{self, Builder, MountTypes, MountedStores, OpenStore};
+use crate::nested::{Describe, NestedMounts};
 use crate::profile::ProfileSource;
 use crate::trace::{Recorder, TraceFile};
 use crate::{AbortReason, Error, Plan, RunResult, RunStats, StoreError, store};
@@ -33,6 +34,8 @@ pub struct Environment<'a> {
     pub observers: Vec<Arc<dyn Observer>>,
     /// The file for a trace of the run, if the plan requests one.
     pub trace: Option<TraceFile>,
+    /// Converts errors of runs inside of the run to reports for their users.
+    pub describe: Describe,
 }
 
 /// Makes the plan's mounts, runs the command by `start`, and makes its changes durable.
@@ -49,6 +52,7 @@ pub fn perform(
         fail,
         mut observers,
         trace,
+        describe,
     } = environment;
     let profile = plan
         .profile
@@ -74,9 +78,11 @@ pub fn perform(
     observers.extend(recorder.clone().map(|one| -> Arc<dyn Observer> { one }));
     let counters = plan.stats.then(Arc::<Counters>::default);
     observers.extend(counters.clone().map(|one| -> Arc<dyn Observer> { one }));
+    let nested = Arc::new(NestedMounts::new(types, describe, stores.clone()));
     let outcome = Run::new(Config {
         mounts,
         host_directories: Some(PassFs::shared),
+        nesting: Some(Arc::clone(&nested) as _),
         note,
         fail,
         profile,
@@ -91,7 +97,8 @@ pub fn perform(
     let traced = recorder.map_or(Ok(()), |recorder| recorder.finish());
     // Also after a failure. Every store is synced, even if one fails.
     let bring = |(dir, fs): &(PathBuf, Arc<AminoFs>)| bring_to_disk(dir, fs, owned);
-    let flushed: Vec<Result<(), Error>> = stores.iter().map(bring).collect();
+    let closed = nested.close();
+    let flushed: Vec<Result<(), Error>> = stores.iter().map(bring).chain([closed]).collect();
     let outcome = outcome?;
     let stats = counters.map(|counters| {
         let calls = (&counters.snapshot(), outcome.in_process);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bitflags::bitflags;
 
@@ -85,7 +86,8 @@ const MAJOR: u32 = 0xa31;
 /// The number of the host's own tree.
 const HOST: u64 = u64::MAX;
 
-/// All mounts of one run. Those that it begins with stay; programs can add mounts of the host ([`MountTable`](crate::MountTable)).
+/// All mounts that one process of a run sees. Those that the run begins with stay; programs can add mounts of the host
+/// ([`MountTable`](crate::MountTable)). A run inside of the run has further ones ([`Mounts::branch`]).
 #[derive(Debug, Clone)]
 pub struct Mounts {
     host: Arc<Mount>,
@@ -94,8 +96,10 @@ pub struct Mounts {
     /// The same, to find the last one that was mounted on a mount point; nothing depends on the order of this map.
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
     nested: bool,
-    /// The number of the next mount.
-    next: u64,
+    /// The number of the next mount of the run, in whichever table.
+    next: Arc<AtomicU64>,
+    /// Mounts with lower numbers are those of the table that this one was branched from.
+    branched_at: u64,
     link_free: Arc<LinkFree>,
     /// Mount points that callers could recently reach on the host.
     reached: Arc<LinkFree>,
@@ -116,10 +120,35 @@ impl Mounts {
             in_order: Vec::new(),
             by_target: HashMap::new(),
             nested: false,
-            next: 0,
+            next: Arc::default(),
+            branched_at: 0,
             link_free: Arc::default(),
             reached: Arc::default(),
         }
+    }
+
+    /// A copy for processes that get further mounts, which may cover those of the copy. The mounts in it are the same ones.
+    #[must_use]
+    pub fn branch(&self) -> Self {
+        Self {
+            branched_at: self.next_number(),
+            link_free: Arc::default(),
+            reached: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Whether `mount` was made in this table, and not in the one that it was branched from.
+    pub fn is_own(&self, mount: &Mount) -> bool {
+        mount.number >= self.branched_at
+    }
+
+    /// Takes out the mounts at and below `target` that are not this table's own: a mount at `target` hides them.
+    pub(crate) fn hide(&mut self, target: &[u8]) {
+        let branched_at = self.branched_at;
+        self.in_order
+            .retain(|other| other.number >= branched_at || !is_at_or_below(&other.target, target));
+        self.index();
     }
 
     /// The cache of host directories whose paths walks have found free of links.
@@ -140,14 +169,28 @@ impl Mounts {
             target,
             flags,
             source,
-            number: self.next,
+            number: self.next.fetch_add(1, Ordering::Relaxed),
         });
-        self.next += 1;
+        self.push(Arc::clone(&mount));
+        mount
+    }
+
+    /// The number of the next mount.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next.load(Ordering::Relaxed)
+    }
+
+    fn push(&mut self, mount: Arc<Mount>) {
         self.in_order
             .retain(|other| !other.is_synthetic() || other.target != mount.target);
-        self.in_order.push(Arc::clone(&mount));
+        self.in_order.push(mount);
         self.index();
-        mount
+    }
+
+    /// Takes a mount of another table of the run into this one, over what is at its place.
+    pub fn share(&mut self, mount: Arc<Mount>) {
+        self.hide(&mount.target);
+        self.push(mount);
     }
 
     /// Mounts `fs`, which shows a mount of the host, at the canonical path `target` of a directory in a mount, over what is mounted there.
@@ -173,11 +216,7 @@ impl Mounts {
             .iter()
             .map(|mount| (mount.target.clone(), Arc::clone(mount)));
         self.by_target = by_target.collect();
-        let inside = |inner: &[u8], outer: &[u8]| {
-            inner
-                .strip_prefix(outer)
-                .is_some_and(|rest| rest.first() == Some(&b'/'))
-        };
+        let inside = |inner: &[u8], outer: &[u8]| inner != outer && is_at_or_below(inner, outer);
         let targets: Vec<&[u8]> = self.iter().map(|mount| mount.target.as_slice()).collect();
         self.nested = targets
             .iter()
@@ -229,20 +268,14 @@ impl Mounts {
 
     /// The innermost mount that the canonical absolute `path` leads into, if any.
     pub fn innermost(&self, path: &[u8]) -> Option<&Arc<Mount>> {
-        let holds = |mount: &&Arc<Mount>| {
-            let rest = path.strip_prefix(mount.target.as_slice());
-            rest.is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
-        };
+        let holds = |mount: &&Arc<Mount>| is_at_or_below(path, &mount.target);
         let mounts = self.iter().filter(holds);
         mounts.max_by_key(|mount| mount.target.len())
     }
 
     /// Whether the canonical absolute `path` is a mount point or lies below one.
     pub fn leads_into(&self, path: &[u8]) -> bool {
-        self.iter().any(|mount| {
-            path.strip_prefix(mount.target.as_slice())
-                .is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
-        })
+        self.iter().any(|mount| is_at_or_below(path, &mount.target))
     }
 
     /// The mount's ID, as statx(2) and mountinfo show it.
@@ -315,6 +348,12 @@ impl Mounts {
             (!self.leads_into(dir)).then_some((dir, name.get(1..)?, mount))
         })
     }
+}
+
+/// Whether the canonical absolute `path` is `dir`, or lies below it.
+fn is_at_or_below(path: &[u8], dir: &[u8]) -> bool {
+    let rest = path.strip_prefix(dir);
+    rest.is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
 }
 
 /// The directory that shows a synthetic mount; see [`Mounts::parent_of`].

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::{
-    Caller, Errno, FileKind, FileSystem, FsError, MountFlags, Mounts, NAME_MAX, SynthFs, walk,
+    Caller, Errno, FileKind, FileSystem, FsError, Mount, MountFlags, Mounts, NAME_MAX, SynthFs,
+    walk,
 };
 
 /// Inode numbers of synthetic directories, which have the device number of the directory they are shown in, begin here.
@@ -53,7 +54,7 @@ impl std::error::Error for MountError {}
 
 impl Mounts {
     /// Mounts `fs` at `target`. Symbolic links in `target` are resolved through the mounts made so far;
-    /// directories that lead to it and do not exist appear as read-only ones.
+    /// directories that lead to it and do not exist appear as read-only ones. It may cover the mounts that a table was branched with.
     pub fn add(
         &mut self,
         caller: &Caller,
@@ -63,9 +64,11 @@ impl Mounts {
         source: String,
     ) -> Result<(), MountError> {
         let target = self.canonical(caller, target)?;
-        if self.at(&target).is_some_and(|mount| !mount.is_synthetic()) {
+        let is_in_the_way = |mount: &Arc<Mount>| !mount.is_synthetic() && self.is_own(mount);
+        if self.at(&target).is_some_and(is_in_the_way) {
             return Err(MountError::Busy);
         }
+        self.hide(&target);
         self.insert(fs, target, flags, source);
         Ok(())
     }
@@ -116,7 +119,7 @@ impl Mounts {
         for name in missing.split_last().map_or(&[][..], |(_, above)| above) {
             path.push(b'/');
             path.extend_from_slice(name);
-            let number = SYNTHETIC_INODES + self.iter().count() as u64;
+            let number = SYNTHETIC_INODES + self.next_number();
             let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::new(number));
             let flags = MountFlags::READ_ONLY.union(MountFlags::SYNTHETIC);
             self.insert(fs, path.clone(), flags, "none".into());

@@ -8,6 +8,7 @@ pub mod ioctl;
 pub mod kill;
 pub mod link;
 pub mod mounting;
+pub mod nested;
 pub mod open;
 pub mod process;
 pub mod socket;

@@ -1,14 +1,15 @@
 //! The call by which programs begin and end transactions ([`goanna_sys::txncall`]). It comes at a ptrace stop, because a
-//! program that participates in one must have the filter of participants first.
+//! program that participates in one must have the filter of participants first. [`nested`] has its operations for runs inside of the run.
 
 use std::sync::Arc;
 
 use goanna_sys::procfs;
-use goanna_sys::txncall::{ID_LEN, NAME_MAX, Op, VERSION, is_name};
+use goanna_sys::txncall::{ID_LEN, NAME_MAX, Op, RUN_TEXT_MAX, VERSION, is_name};
 use goanna_vfs::{Errno, Result, TxnId};
 
 use crate::Monitor;
 use crate::call::{Answer, Call, Work};
+use crate::calls::nested;
 use crate::participants::offsets;
 use crate::process::task::credentials;
 
@@ -24,6 +25,8 @@ pub struct Request {
     len: usize,
     id: Option<TxnId>,
     name: String,
+    /// The request for a nested run.
+    text: Vec<u8>,
     /// The remaining arguments of the operation.
     number: u32,
 }
@@ -64,6 +67,12 @@ impl Request {
             Op::BeginNamed | Op::AttachNamed | Op::CommitNamed | Op::AbortNamed => name(call, len)?,
             _ => String::new(),
         };
+        let text = match op {
+            Op::EnterRun | Op::LeaveRun if len > RUN_TEXT_MAX => return Err(Errno::E2BIG),
+            Op::EnterRun | Op::LeaveRun if target.is_some() => return Err(Errno::EINVAL),
+            Op::EnterRun => call.read(call.arg(2), len)?,
+            _ => Vec::new(),
+        };
         Ok(Self {
             op,
             caller: caller.tid,
@@ -73,6 +82,7 @@ impl Request {
             len,
             id,
             name,
+            text,
             number,
         })
     }
@@ -85,7 +95,15 @@ impl Request {
         )
     }
 
-    fn perform(&self, monitor: &Monitor) -> Result<Answer> {
+    fn perform(&self, monitor: &Arc<Monitor>) -> Result<Answer> {
+        match self.op {
+            Op::EnterRun => self.put_answer(nested::enter(monitor, self.caller, &self.text)?),
+            Op::LeaveRun => self.put_answer(nested::leave(monitor, self.caller)?),
+            _ => self.perform_on_transactions(monitor),
+        }
+    }
+
+    fn perform_on_transactions(&self, monitor: &Monitor) -> Result<Answer> {
         let participants = &monitor.participants;
         participants.transactions()?;
         let tids = match self.target {
@@ -99,9 +117,9 @@ impl Request {
             Op::Abort => participants.abort(&tids).map(|()| 0)?,
             Op::Status => {
                 let tid = tids.first().copied().unwrap_or(self.caller);
-                self.put_text(&participants.describe(tid)?)?
+                self.put_text(participants.describe(tid)?.as_bytes())?
             }
-            Op::List => self.put_text(&participants.list(self.uid)?)?,
+            Op::List => self.put_text(participants.list(self.uid)?.as_bytes())?,
             Op::Suspend => {
                 let id = participants.suspend(&tids)?;
                 self.put(id.to_string().as_bytes())?;
@@ -122,6 +140,7 @@ impl Request {
                 .commit_named(self.uid, &self.name)
                 .map(|()| 0)?,
             Op::AbortNamed => participants.abort_named(self.uid, &self.name).map(|()| 0)?,
+            Op::EnterRun | Op::LeaveRun => return Err(Errno::EINVAL.into()),
         };
         Ok(Answer::Value(value))
     }
@@ -151,10 +170,13 @@ impl Request {
     }
 
     /// Writes as much of `text` as fits the buffer; returns the length of all of it.
-    fn put_text(&self, text: &str) -> Result<i64, Errno> {
-        let shown = text.as_bytes().get(..self.len);
-        self.put(shown.unwrap_or(text.as_bytes()))?;
+    fn put_text(&self, text: &[u8]) -> Result<i64, Errno> {
+        self.put(text.get(..self.len).unwrap_or(text))?;
         Ok(text.len() as i64)
+    }
+
+    fn put_answer(&self, answer: Vec<u8>) -> Result<Answer> {
+        Ok(Answer::Value(self.put_text(&answer)?))
     }
 
     fn put(&self, text: &[u8]) -> Result<(), Errno> {
@@ -167,7 +189,13 @@ impl Request {
     /// Performs the operation. Where it may wait for the disk, or for calls in progress, it runs on a thread that may wait.
     pub fn answer(self, monitor: &Arc<Monitor>) -> Result<Answer> {
         match self.op {
-            Op::Commit | Op::Abort | Op::Detach | Op::CommitNamed | Op::AbortNamed => {
+            Op::Commit
+            | Op::Abort
+            | Op::Detach
+            | Op::CommitNamed
+            | Op::AbortNamed
+            | Op::EnterRun
+            | Op::LeaveRun => {
                 let monitor = Arc::clone(monitor);
                 Ok(Answer::Block(Work::new(move || self.perform(&monitor))))
             }

@@ -378,8 +378,9 @@ impl InProcess {
         }
     }
 
-    /// Thread `tid` is about to get a seccomp filter of its own, which would judge what stubs do.
-    pub fn filtered(&self, tid: i32) {
+    /// Neither thread `tid`, nor any process that it starts, has stubs from now on: it is about to get a seccomp filter of its own, which would judge what they
+    /// do, or sees other mounts than those whose mount points they compare paths with.
+    pub fn exclude(&self, tid: i32) {
         if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
             space.set_own_filters();
             space.turn_off(constants, tid);

@@ -59,6 +59,11 @@ impl Policy {
         }
     }
 
+    /// Whether all such changes are allowed without notice.
+    pub fn allows_all(&self) -> bool {
+        self.outside == Outside::Allow
+    }
+
     /// Whether changes need to be looked for.
     fn looks(&self) -> bool {
         match self.outside {

@@ -8,4 +8,5 @@ pub mod core_files;
 pub mod deliveries;
 pub mod living;
 pub mod memory;
+pub mod nested_runs;
 pub mod task;

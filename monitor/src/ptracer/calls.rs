@@ -296,12 +296,12 @@ impl Supervisor {
                 _,
             ) => {
                 if i64::from(nr) == libc::SYS_seccomp {
-                    monitor.in_process.filtered(tid);
+                    monitor.in_process.exclude(tid);
                 }
                 self.watch_sockets(&call, stopped)
             }
             (libc::SYS_prctl, _) if call.int(0) == libc::PR_SET_SECCOMP => {
-                monitor.in_process.filtered(tid);
+                monitor.in_process.exclude(tid);
                 self.watch_sockets(&call, stopped)
             }
             (libc::SYS_sendmsg | libc::SYS_sendmmsg, _) if rights::leave_in(&call) => {

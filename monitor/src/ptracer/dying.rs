@@ -177,6 +177,7 @@ impl Supervisor {
                 monitor.run_end.leave(tid, status);
                 monitor.alive.remove(tid);
                 monitor.participants.leaving(tid);
+                monitor.nested.ended(tid);
                 monitor.profiled.exited(&monitor, tid, status);
             }
             // Its parent gets SIGCHLD when it is reaped.

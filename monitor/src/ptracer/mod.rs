@@ -287,6 +287,7 @@ impl Supervisor {
         self.monitor.programs.executed(tid, former);
         self.monitor.in_process.executed(tid, former);
         self.monitor.participants.rename(former, tid);
+        self.monitor.nested.executed(tid, former);
         if self.monitor.in_process.counts() {
             // Without the stop before its exit its calls are not counted, and nothing else.
             let _ = stopped.set_options(Options::MONITOR | Options::TRACEEXIT);
@@ -405,6 +406,7 @@ impl Supervisor {
             }
         }
         self.monitor.participants.inherit(tid, child);
+        self.monitor.nested.inherit(tid, child);
         self.monitor.profiled.forked(tid, child);
         if self.filtered.contains(&tid) {
             self.filtered.insert(child);

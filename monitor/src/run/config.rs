@@ -8,6 +8,7 @@ use crate::Reporter;
 use crate::observe::Observer;
 use crate::participants::outside::Outside;
 use crate::participants::profile::Profile;
+use crate::process::nested_runs::Nesting;
 
 /// How calls reach the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,6 +28,8 @@ pub struct Config {
     pub mounts: Mounts,
     /// Opens directories of the host where programs of the run mount file systems. `None`: such calls are EOPNOTSUPP.
     pub host_directories: Option<OpenHostDirectory>,
+    /// Makes the mounts of runs inside of the run. `None`: there can be none.
+    pub nesting: Option<Arc<dyn Nesting>>,
     /// Receives notes about the run.
     pub note: Reporter,
     /// Receives failures that cannot be returned to a caller.
@@ -50,6 +53,7 @@ impl Config {
         Self {
             mounts,
             host_directories: None,
+            nesting: None,
             note: report.clone(),
             fail: report,
             profile: None,

@@ -7,7 +7,7 @@ mod sweeper;
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use goanna_sys::launch::ExecReport;
 use goanna_sys::notify::Listener;
@@ -69,12 +69,7 @@ impl Run {
         let monitor = Arc::new(Monitor::new(config, run_dir));
         let watches: Arc<Watches> = Arc::clone(&monitor.watches);
         monitor.participants.observe(watches);
-        let readers: Weak<Monitor> = Arc::downgrade(&monitor);
-        for mount in monitor.mounts.current().iter() {
-            if let Some(transactions) = mount.fs.transactions() {
-                transactions.attach_readers(readers.clone());
-            }
-        }
+        monitor.attach(monitor.mounts.current().iter());
         Ok(Self {
             monitor,
             one_transaction,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::calls::nested;
 use crate::shadow::Alarmed;
 use crate::{Monitor, defect};
 
@@ -57,6 +58,7 @@ fn sweep(monitor: &Monitor) {
     monitor.in_process.sweep_opens();
     monitor.shadows.sweep(|| monitor.alive.all());
     monitor.watches.sweep(|| monitor.alive.all());
+    nested::end_all(monitor);
     monitor
         .run_end
         .report_left_processes(&monitor.alive, &monitor.note);

@@ -119,6 +119,40 @@ impl Shadows {
         }
     }
 
+    /// Whether there are files, directories or references in `mount`: after a sweep, those that processes have open.
+    pub fn any_in(&self, mount: &Mount) -> bool {
+        let table = self.table.read();
+        table.by_identity.values().any(|shadow| {
+            let can_be_released = matches!(
+                **shadow,
+                Shadow::File { .. } | Shadow::Dir { .. } | Shadow::Reference { .. }
+            );
+            can_be_released && shadow.place().mount.number == mount.number
+        })
+    }
+
+    /// Forgets all that is known of `mount`, in which no process has a file or directory open: it keeps the back end in memory.
+    pub fn forget(&self, mount: &Mount) {
+        let is_inside = |place: &Place| place.mount.number == mount.number;
+        let mut table = self.table.write();
+        let shadows: Vec<_> = table
+            .by_identity
+            .extract_if(|_, shadow| is_inside(shadow.place()))
+            .collect();
+        let backing_objects: Vec<_> = table
+            .backing_objects
+            .extract_if(|_, object| is_inside(&object.place))
+            .collect();
+        let retired = table.retired.take(mount);
+        drop(table);
+        for (_, object) in &backing_objects {
+            // Where this fails, the end of the run removes it.
+            let _ = fs::remove_dir(&object.path).or_else(|_| fs::remove_file(&object.path));
+        }
+        // Without the lock, as in `retire`.
+        drop((shadows, backing_objects, retired));
+    }
+
     /// The objects of `O_PATH` descriptors that a sweep has seen before, after the removal of a name or where there are many.
     fn references(&self, is_after_removal: bool) -> References {
         let mut table = self.table.write();

@@ -68,6 +68,20 @@ impl Retired {
         }
     }
 
+    /// Takes out the directories of `mount`.
+    pub(super) fn take(&mut self, mount: &goanna_vfs::Mount) -> Vec<Former> {
+        let is_inside = |former: &Former| former.mount.number == mount.number;
+        let taken = self
+            .by_identity
+            .extract_if(|_, former| is_inside(former))
+            .map(|(_, former)| former);
+        let taken = taken.collect();
+        let known = &self.by_identity;
+        self.oldest_first
+            .retain(|identity| known.contains_key(identity));
+        taken
+    }
+
     pub(super) fn get(&self, identity: &Identity) -> Option<Former> {
         self.by_identity.get(identity).cloned()
     }

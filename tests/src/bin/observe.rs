@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use goanna_monitor::observe::{Ended, Observer};
 use goanna_monitor::{Interception, Reporter};
 use goanna_session::mounts::{self, MountType};
-use goanna_session::{Environment, Outside, Plan, credentials, perform};
+use goanna_session::{Environment, Outside, Plan, Report, credentials, perform};
 use goanna_syscalls::{Subject, SysnoSet, Treatment, Value};
 use serde_json::{Value as Json, json};
 
@@ -150,6 +150,11 @@ fn run(args: Vec<OsString>) -> Result<u8, Box<dyn Error>> {
         fail: report,
         observers: vec![Arc::<Writer>::clone(&writer)],
         trace: None,
+        describe: Box::new(|error| Report {
+            text: error.to_string(),
+            hint: None,
+            code: 125,
+        }),
     };
     let result = perform(&plan, environment, |run| {
         Ok(run.command(args.collect(), Interception::Auto, &signals)?)

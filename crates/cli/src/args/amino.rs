@@ -203,10 +203,11 @@ Transactions:
   `amino txn begin` inside begins a nested transaction.
 
 Runs inside runs:
-  Inside of a run, amino run executes COMMAND in that run, if the store is
-  mounted at --at already. Without --store it uses the one that is mounted
-  there. With --txn it does what amino txn run does: COMMAND is a nested
-  transaction if one is current. Other stores need --mount of the outermost
+  Inside of a run, amino run executes COMMAND in that run. If the store is not
+  mounted at --at already, it is mounted there for COMMAND and its descendants,
+  as are the mounts of --mount. Without --store, the store is the one that is
+  mounted at --at. With --txn amino run does what amino txn run does: COMMAND is
+  a nested transaction if one is current; only on the store of the outermost
   run. The options that concern a whole run are refused.
 
 Profiles:

@@ -74,7 +74,8 @@ const RUN_HELP: &str = concat!(
     "\
 Notes:
   At least one mount is required, by --mount or --config. Programs run as you;
-  set-uid bits have no effect. `goanna run` cannot run inside of a run.
+  set-uid bits have no effect. Inside of a run, COMMAND is executed in that
+  run, with further mounts; options that concern a whole run are refused.
 
 Examples:
   goanna run --mount pass=/usr/include:/inc,ro -- ls -l /inc

@@ -6,6 +6,7 @@ pub mod aes;
 pub mod daemon;
 pub mod inspect;
 pub mod iso;
+mod mounting;
 mod nested;
 mod open;
 pub mod run;

@@ -6,21 +6,22 @@ use goanna_session::mounts::{self, MountSpec};
 use goanna_session::profile::ProfileSource;
 use goanna_session::{AbortReason, Environment, Plan, RunResult, TraceFile, credentials, perform};
 
+use super::mounting::{mounts_of, note_hidden};
 use super::nested;
 use super::open::store_dir;
 use crate::args::amino::{self, RunOptions};
 use crate::args::common::Keep;
 use crate::args::{StatsFormat, Verbosity, goanna};
-use crate::error::Error;
+use crate::error::{Error, report};
 use crate::mount_types::MOUNT_TYPES;
 use crate::report::messages::{note, show_failure, show_report};
+use crate::report::stats;
 use crate::report::status::command_end;
-use crate::report::{names, stats};
 
 /// `amino run`.
 pub fn amino(args: amino::Run, verbosity: Verbosity) -> Result<u8, Error> {
     if goanna_monitor::inside() {
-        return nested::run(&args, verbosity);
+        return nested::amino(&args, verbosity);
     }
     let dir = store_dir(&args.store)?;
     let mut specs = vec![mounts::of_store(
@@ -28,17 +29,8 @@ pub fn amino(args: amino::Run, verbosity: Verbosity) -> Result<u8, Error> {
         &args.at,
         args.durability.into(),
     )?];
-    if mounts::hides_host(&args.at) {
-        let at = names::escape_path(&args.at);
-        note(
-            &format!(
-                "--at {at} hides what the host has there from the command; \
-                 a place that does not exist hides nothing"
-            ),
-            verbosity,
-        );
-    }
-    specs.extend(mounts(&args.options)?);
+    note_hidden(&args.at, verbosity);
+    specs.extend(mounts_of(&args.options)?);
     let mut plan = Plan {
         default_store: args.store.store.is_none(),
         engine: args.engine.map(Into::into),
@@ -62,9 +54,9 @@ pub fn amino(args: amino::Run, verbosity: Verbosity) -> Result<u8, Error> {
 /// `goanna run`.
 pub fn goanna(args: goanna::Run, verbosity: Verbosity) -> Result<u8, Error> {
     if goanna_monitor::inside() {
-        return Err(Error::Nested);
+        return nested::goanna(&args, verbosity);
     }
-    let specs = mounts(&args.options)?;
+    let specs = mounts_of(&args.options)?;
     if specs.is_empty() {
         return Err(Error::NoMounts);
     }
@@ -80,6 +72,7 @@ pub fn goanna(args: goanna::Run, verbosity: Verbosity) -> Result<u8, Error> {
         fail: Reporter::new(show_failure),
         observers: Vec::new(),
         trace,
+        describe: Box::new(|error| report(&error.into())),
     };
     let result = perform(&plan, environment, |run| {
         Ok(run.command(argv, intercept, &signals)?)
@@ -92,12 +85,6 @@ fn trace(options: &RunOptions) -> Result<Option<TraceFile>, Error> {
     let name = options.trace.as_deref();
     let file = name.map(|name| TraceFile::create(name, &options.run.command));
     Ok(file.transpose()?)
-}
-
-/// The mounts that the options ask for.
-fn mounts(options: &RunOptions) -> Result<Vec<MountSpec>, Error> {
-    let specs = mounts::parse(MOUNT_TYPES, options.config.as_deref(), &options.mount)?;
-    Ok(specs)
 }
 
 /// The common part of `amino run` and `goanna run`.

@@ -4,11 +4,10 @@ use std::ffi::OsString;
 
 use goanna_offline::check;
 use goanna_offline::facts::Facts;
-use goanna_session::{Engine, Plan, RunResult};
+use goanna_session::{Engine, Plan, Report, RunResult};
 use serde::{Deserialize, Serialize};
 
 use super::operation::NodeId;
-use crate::Report;
 
 /// The owner's name: it is started under this name, and `ps` shows it.
 pub const NAME: &str = "aminod";

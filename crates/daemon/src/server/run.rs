@@ -64,6 +64,10 @@ fn perform_run(
         fail: sender(&client.link, Answer::Failure),
         observers: Vec::new(),
         trace,
+        describe: {
+            let describe = client.registry.program.describe;
+            Box::new(move |error| describe(&error.into()))
+        },
     };
     let mut launcher_left = false;
     let result = perform(&plan, environment, |run| {

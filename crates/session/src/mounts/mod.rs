@@ -9,6 +9,7 @@ mod types;
 pub(crate) use self::spec::path_as_bytes;
 pub use self::spec::{MountSpec, Source, SpecError};
 pub use self::table::{
-    Builder, MountedStores, OpenStore, build, hides_host, of_store, parse, real,
+    Builder, MountedStores, OpenStore, build, build_on, hides_host, of_store, parse, real,
+    store_on_host,
 };
 pub use self::types::{MountType, MountTypes};

@@ -134,12 +134,22 @@ pub struct Builder<'a> {
 }
 
 /// Opens the back ends of `specs`, in order, and mounts them.
-pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores, Error> {
+pub fn build(specs: &[MountSpec], how: Builder<'_>) -> Result<MountedStores, Error> {
     let host = PassFs::host().map_err(Error::pass)?;
     let mut built = MountedStores {
         mounts: Mounts::new(Arc::new(host)),
         stores: Vec::new(),
     };
+    build_on(&mut built, specs, how)?;
+    Ok(built)
+}
+
+/// Opens the back ends of `specs`, in order, and mounts them in addition to those of `built`. After an error the first ones may be mounted.
+pub fn build_on(
+    built: &mut MountedStores,
+    specs: &[MountSpec],
+    mut how: Builder<'_>,
+) -> Result<(), Error> {
     for spec in specs {
         let mut flags = MountFlags::empty();
         flags.set(MountFlags::READ_ONLY, spec.read_only);
@@ -159,13 +169,17 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
                         flags |= place.mount.flags & MountFlags::READ_ONLY;
                         Some(opened)
                     });
-                    let opened = over.unwrap_or_else(|| backend.open(path, options));
+                    let opened = match over {
+                        Some(opened) => opened,
+                        None => backend.open(&on_host(path, inside.as_ref())?, options),
+                    };
                     opened.map_err(|why| Error::source(path, why))?
                 }
                 _ => return Err(Error::UnknownType(name.clone())),
             },
             Source::Store { dir, durability } => {
                 check_mount_point(spec)?;
+                let dir = &store_on_host(&built.mounts, how.caller, dir)?;
                 let is_same = |(other, _): &OpenStore| real(other) == real(dir);
                 if built.stores.iter().any(is_same) {
                     return Err(Error::MountedTwice(dir.clone()));
@@ -183,7 +197,7 @@ pub fn build(specs: &[MountSpec], mut how: Builder<'_>) -> Result<MountedStores,
                 why,
             })?;
     }
-    Ok(built)
+    Ok(())
 }
 
 /// The place of `source` in one of `mounts`. `None` if it is on the host, or cannot be looked up: then the back end reports the
@@ -192,6 +206,36 @@ fn place_inside(mounts: &Mounts, caller: &Caller, source: &Path) -> Option<Place
     let source = std::path::absolute(source).ok()?;
     let found = walk::resolve_mounted(mounts, caller, source.as_os_str().as_bytes());
     found.ok().flatten()
+}
+
+/// The path on the host of `source`, which is at `place` in a mount, if that is given. Fails where the mount does not show the host's files.
+fn on_host(source: &Path, place: Option<&Place>) -> Result<PathBuf, Error> {
+    let Some(Place { mount, node }) = place.filter(|place| !place.mount.is_synthetic()) else {
+        return Ok(source.to_owned());
+    };
+    let shows_host = mount.fs.host_dir(&mount.fs.root()).is_some();
+    let path = shows_host.then(|| mount.fs.host_path(node)).flatten();
+    path.ok_or_else(|| Error::Source {
+        path: source.to_owned(),
+        why: "it is in a mount of the run".into(),
+        hint: Some("name a directory or file of the host"),
+    })
+}
+
+/// As [`on_host`], for the directory of a store, which may have to be made.
+pub fn store_on_host(mounts: &Mounts, caller: &Caller, dir: &Path) -> Result<PathBuf, Error> {
+    let place = place_inside(mounts, caller, dir);
+    if place.is_some() {
+        return on_host(dir, place.as_ref());
+    }
+    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
+        return Ok(dir.to_owned());
+    };
+    let place = place_inside(mounts, caller, parent);
+    match place {
+        Some(place) => Ok(on_host(dir, Some(&place))?.join(name)),
+        None => Ok(dir.to_owned()),
+    }
 }
 
 impl Builder<'_> {

@@ -21,7 +21,7 @@ use nix::errno::Errno;
 pub const NUMBER: i64 = 0x61_6d_6e;
 
 /// The version of this interface, which [`Op::Version`] returns.
-pub const VERSION: i64 = 2;
+pub const VERSION: i64 = 3;
 
 /// Length of a transaction's identifier: 128 random bits as lower-case hexadecimal digits, without a NUL.
 pub const ID_LEN: usize = 32;
@@ -36,6 +36,9 @@ pub fn is_name(text: &[u8]) -> bool {
     let length = 1..=NAME_MAX;
     length.contains(&text.len()) && text.iter().all(allowed) && text.first() != Some(&b'-')
 }
+
+/// Maximum length of the request and of the answer of [`Op::EnterRun`] and [`Op::LeaveRun`], in bytes.
+pub const RUN_TEXT_MAX: usize = 64 << 10;
 
 /// How deep transactions can be nested.
 pub const DEPTH_MAX: usize = 64;
@@ -88,6 +91,14 @@ pub enum Op {
     /// Writes a description (JSON) of the open transactions of the caller's user to `buf` as far as `len` lets, and returns its
     /// whole length. Since version 2.
     List = 13,
+    /// Begins a run inside of the run: the calling thread, and the processes that it starts from then on, see further mounts. `buf` holds a request, which only the
+    /// same version of amino can make; `target` is 0. Writes an answer to `buf` as far as `len` lets, and returns its whole length. EPERM for a caller with fewer
+    /// rights than the monitor, and where changes outside of the store are reported; EOPNOTSUPP where the caller's filter lets calls pass that the monitor would
+    /// have to see; E2BIG when `len` is above [`RUN_TEXT_MAX`]. Since version 3.
+    EnterRun = 14,
+    /// The calling thread leaves the run that it has begun. Writes an answer to `buf` when the changes in the mounts of that run are on the disk, and returns the
+    /// whole length of the answer. ENODATA when the thread is in none. Since version 3.
+    LeaveRun = 15,
 }
 
 impl Op {
@@ -108,6 +119,8 @@ impl Op {
             11 => Self::CommitNamed,
             12 => Self::AbortNamed,
             13 => Self::List,
+            14 => Self::EnterRun,
+            15 => Self::LeaveRun,
             _ => return None,
         })
     }

@@ -97,9 +97,7 @@ impl Hosted {
         };
         cover(monitor, &target, true);
         let shown = Arc::clone(&fs) as _;
-        let mount = monitor
-            .mounts
-            .change(|table| table.cover(path, shown, source));
+        let mount = monitor.change_mounts(call.task.tid, |table| table.cover(path, shown, source));
         mounts.push(HostedMount {
             mount,
             fs,
@@ -156,7 +154,7 @@ impl Hosted {
         let is_it = |one: &HostedMount| one.mount.number == mount.number;
         let at = mounts.iter().position(is_it).ok_or(Errno::EBUSY)?;
         let one = mounts.get(at).ok_or(Errno::EBUSY)?;
-        let take_out = || monitor.mounts.change(|table| table.remove(mount));
+        let take_out = || monitor.remove_mount(mount);
         if flags.contains(MntFlags::MNT_DETACH) {
             self.unmount(&one.dir, flags)?;
             take_out();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use goanna_vfs::mount_list::{self, ListedMount, MountList};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, Mount, Place, Result, ops};
+use goanna_vfs::{Caller, Mount, Mounts, Place, Result, ops};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
@@ -27,6 +27,8 @@ const LIST_MAX: u64 = 64 << 20;
 pub struct ListOfMounts {
     list: MountList,
     path: Vec<u8>,
+    /// The mounts that the process sees.
+    mounts: Arc<Mounts>,
 }
 
 impl ListOfMounts {
@@ -43,7 +45,11 @@ impl ListOfMounts {
         };
         let (list, thread) = MountList::at(&path)?;
         let is_ours = call.monitor.alive.contains(thread);
-        is_ours.then_some(Self { list, path })
+        is_ours.then(|| Self {
+            list,
+            path,
+            mounts: call.monitor.mounts_of(thread),
+        })
     }
 
     /// A descriptor for reading the list, which `caller` opens with `flags`.
@@ -54,11 +60,11 @@ impl ListOfMounts {
             MountList::MountInfo => native.clone(),
             _ => read(caller, &self.mountinfo(), libc::O_RDONLY)?,
         };
-        let mounts = &call.mounts;
+        let mounts = &self.mounts;
         let shown = mounts.iter().filter(|mount| !mount.is_synthetic());
         let own = credentials(std::process::id().cast_signed())?;
         let listed: Vec<_> = shown
-            .filter_map(|mount| listed(call, &own, mount))
+            .filter_map(|mount| listed(mounts, &own, mount))
             .collect();
         let content = mount_list::with_mounts(self.list, &native, &mountinfo, &listed);
         let place = mounts.host_place(caller, &self.path)?;
@@ -84,8 +90,8 @@ fn read(caller: &Caller, path: &[u8], flags: i32) -> Result<Vec<u8>> {
 }
 
 /// The entry of `mount` in lists, with the monitor's own credentials; `None` if its back end fails.
-fn listed<'m>(call: &Call<'_>, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
-    let (mounts, fs) = (&call.mounts, &mount.fs);
+fn listed<'m>(mounts: &Mounts, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
+    let fs = &mount.fs;
     let root = Place {
         mount: Arc::clone(mount),
         node: fs.root(),
