@@ -289,6 +289,13 @@ impl Place {
             command.arg("--no-fast-path");
         }
         command.args(options).arg("--");
+        if let (Ok(_), Backend::Amino(_)) = (std::env::var("GOANNA_TEST_NESTED"), self.backend) {
+            command
+                .arg(binary("amino"))
+                .args(["run", "--at", self.top(), "--store"])
+                .arg(self.path("inner"))
+                .arg("--");
+        }
         command
     }
 

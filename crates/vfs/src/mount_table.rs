@@ -77,6 +77,35 @@ mod tests {
     }
 
     #[test]
+    fn a_branch_covers_mounts_for_itself_alone() {
+        let table = MountTable::new(Mounts::new(fs()));
+        cover(&table, "/a");
+        cover(&table, "/a/b");
+        let other = cover(&table, "/c");
+        let mut branch = table.current().branch();
+        let caller = crate::Caller::with_ids(0, 0);
+        let add = |branch: &mut Mounts, target: &str| {
+            let flags = crate::MountFlags::empty();
+            branch.add(&caller, target.as_bytes(), fs(), flags, String::new())
+        };
+        add(&mut branch, "/c").unwrap();
+        assert_eq!(add(&mut branch, "/c"), Err(crate::MountError::Busy));
+        assert!(branch.is_own(branch.at(b"/c").unwrap()) && !branch.is_own(&other));
+        // What is below is hidden, too; a mount of another table is shared as it is.
+        let mut second = table.current().branch();
+        second.share(Arc::clone(branch.at(b"/c").unwrap()));
+        assert!(Arc::ptr_eq(
+            second.at(b"/c").unwrap(),
+            branch.at(b"/c").unwrap()
+        ));
+        second.hide(b"/a");
+        let targets: Vec<&[u8]> = second.iter().map(|mount| &mount.target[..]).collect();
+        assert_eq!(targets, [b"/c"]);
+        assert_eq!(table.current().iter().count(), 3);
+        assert_eq!(at(&table, "/c"), Some(other.number));
+    }
+
+    #[test]
     fn mounts_are_nested_while_one_is_inside_of_another() {
         let table = MountTable::new(Mounts::new(fs()));
         cover(&table, "/a");

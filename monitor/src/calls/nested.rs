@@ -50,8 +50,7 @@ fn begin(
         return Err(Errno::EOPNOTSUPP);
     }
     monitor.attach(new.iter().map(|(mount, _)| mount));
-    // Stubs compare paths with the mount points of the outermost run.
-    monitor.in_process.exclude(tid);
+    monitor.in_process.sees(tid, &mounts);
     let is_alive = || monitor.alive.contains(tid);
     match monitor.nested.enter(tid, mounts, is_alive) {
         true => Ok(()),

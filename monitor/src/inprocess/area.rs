@@ -1,5 +1,6 @@
 //! The stubs for one library at one address: makes their code and data, and writes them into a process.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use goanna_callsites::library::Refusal;
@@ -8,10 +9,10 @@ use goanna_callsites::{Form, Library, Placed, Site};
 use goanna_sys::mappings::Mapping;
 use goanna_sys::stub::kind;
 use goanna_sys::{stub, tracee};
-use goanna_vfs::Errno;
+use goanna_vfs::{Errno, Mounts};
 
 use super::calls::kind_of;
-use super::mount_points::MountPoints;
+use super::mount_points::{MountPoints, are_in_root};
 
 /// Calls at a site before it is patched: a patch costs about as much as two.
 const CALLS_AT_SITE: u32 = 2;
@@ -40,12 +41,54 @@ pub struct Constants {
     pub writes_after: u32,
     /// Libraries are analysed at once, and not while the process continues.
     pub examines_at_once: bool,
-    /// [`hash`] of each name that leads from the host into a mount, or into /proc.
-    pub names: Vec<u64>,
-    /// The inode of the only host directory that mount points are in, where no other directory can take its place; else 0.
-    pub list_inode: u64,
+    /// Of the mounts that the run began with.
+    pub names: MountNames,
     /// Whether mount points exist on the host.
     pub mount_points: MountPoints,
+}
+
+/// What stubs know of the mounts that a process sees.
+#[derive(Debug)]
+pub struct MountNames {
+    /// [`hash`] of each name that leads from the host into a mount, or into /proc. Others do no harm.
+    names: Vec<u64>,
+    /// The inode of the only host directory that mount points are in, where no other directory can take its place; else 0.
+    list_inode: u64,
+}
+
+impl MountNames {
+    /// Those of `mounts`. EBUSY where there are more than stubs compare with.
+    pub fn of(mounts: &Mounts) -> Result<Self, Errno> {
+        let names = mounts.on_host().map(|(_, name, _)| name);
+        let names: Vec<u64> = names.chain([&b"proc"[..]]).map(hash).collect();
+        Self::new(names, list_inode(mounts)?)
+    }
+
+    /// Those of `mounts` and of this, for a process that has them and may share its memory with one that has these.
+    pub fn with(&self, mounts: &Mounts) -> Result<Self, Errno> {
+        let further = Self::of(mounts)?;
+        let is_equal = self.list_inode == further.list_inode;
+        let list_inode = if is_equal { self.list_inode } else { 0 };
+        Self::new([&self.names[..], &further.names[..]].concat(), list_inode)
+    }
+
+    fn new(mut names: Vec<u64>, list_inode: u64) -> Result<Self, Errno> {
+        names.sort_unstable();
+        names.dedup();
+        if names.len() > stub::NAMES_MAX || names.contains(&0) {
+            return Err(Errno::EBUSY);
+        }
+        Ok(Self { names, list_inode })
+    }
+}
+
+/// The inode of the root directory, where all mount points on the host are in it: its path never leads elsewhere. Else 0.
+fn list_inode(mounts: &Mounts) -> Result<u64, Errno> {
+    if !are_in_root(mounts) {
+        return Ok(0);
+    }
+    let root = std::fs::metadata("/").map_err(crate::errno::errno)?;
+    Ok(root.ino())
 }
 
 /// What the stub computes of a component of a path. Other names with the same hash only cost time.
@@ -59,7 +102,12 @@ pub fn hash(name: &[u8]) -> u64 {
 pub type MapWords = [u64; 5];
 
 /// The common code and its data.
-fn common_code(constants: &Constants, counter: u64, flags: u8, map: MapWords) -> Vec<u8> {
+fn common_code(
+    constants: &Constants,
+    names: &MountNames,
+    counter: u64,
+    (flags, map): (u8, MapWords),
+) -> Vec<u8> {
     let layout = stub::layout();
     let mut code = stub::common().to_vec();
     let mut put = |at: usize, words: &[u64]| {
@@ -71,8 +119,8 @@ fn common_code(constants: &Constants, counter: u64, flags: u8, map: MapWords) ->
     put(layout.magic, &constants.magic);
     put(layout.key, &[constants.key]);
     put(layout.devices, &constants.devices);
-    put(layout.names, &constants.names);
-    put(layout.list_inode, &[constants.list_inode]);
+    put(layout.names, &names.names);
+    put(layout.list_inode, &[names.list_inode]);
     put(layout.counter, &[counter]);
     put(layout.flags, &[flags.into()]);
     put(layout.map, &map);
@@ -179,13 +227,13 @@ impl Area {
     /// Patches `sites` of `tid`, as far as there is space for them. After an error, some may be patched.
     pub fn patch(
         &mut self,
-        constants: &Constants,
+        (constants, names): (&Constants, &MountNames),
         tid: i32,
         sites: &[Site],
-        (flags, map): (u8, MapWords),
+        data: (u8, MapWords),
     ) -> Result<(), Errno> {
         let counter = self.counter().filter(|_| constants.counts);
-        let common = || common_code(constants, counter.unwrap_or(0), flags, map);
+        let common = || common_code(constants, names, counter.unwrap_or(0), data);
         self.placed.patch(tid, sites, common, site_code)
     }
 
@@ -230,6 +278,25 @@ impl Area {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_further_mounts_are_added() {
+        let fs = || -> Arc<dyn goanna_vfs::FileSystem> { Arc::new(goanna_vfs::SynthFs::new(1)) };
+        let mut mounts = Mounts::new(fs());
+        mounts.cover(b"/a".to_vec(), fs(), String::new());
+        let first = MountNames::of(&mounts).unwrap();
+        let mut further = mounts.branch();
+        further.cover(b"/dir/b".to_vec(), fs(), String::new());
+        let both = first.with(&further).unwrap();
+        let mut names = [hash(b"a"), hash(b"b"), hash(b"proc")];
+        names.sort_unstable();
+        assert_eq!(both.names, names);
+        assert!(first.list_inode != 0 && both.list_inode == 0);
+        for number in 0..stub::NAMES_MAX {
+            further.cover(format!("/{number}").into_bytes(), fs(), String::new());
+        }
+        assert!(first.with(&further).is_err());
+    }
 
     #[test]
     fn names_differ() {

@@ -49,7 +49,7 @@ use crate::Monitor;
 use crate::call::Call;
 use crate::ptracer::inject::map;
 use crate::ptracer::mailbox::{MapRequest, Message};
-use area::Constants;
+use area::{Constants, MountNames};
 pub use leave::StubPosition;
 use libraries::{Examined, Libraries};
 use mount_points::MountPoints;
@@ -379,12 +379,25 @@ impl InProcess {
     }
 
     /// Neither thread `tid`, nor any process that it starts, has stubs from now on: it is about to get a seccomp filter of its own, which would judge what they
-    /// do, or sees other mounts than those whose mount points they compare paths with.
+    /// do, or sees more mounts than they compare with.
     pub fn exclude(&self, tid: i32) {
         if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
             space.set_own_filters();
             space.turn_off(constants, tid);
         }
+    }
+
+    /// Thread `tid` sees `mounts` from now on, which are not those that the run began with. Its calls notify until it executes a program. The stubs of programs that it
+    /// and its descendants execute know these mounts.
+    pub fn sees(&self, tid: i32, mounts: &Mounts) {
+        let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) else {
+            return;
+        };
+        if space.sees(constants, mounts).is_err() {
+            self.exclude(tid);
+        }
+        space.turn_off(constants, tid);
+        space.forget_map(constants, tid);
     }
 
     /// Thread `tid` is about to enter other name spaces: perhaps one of users, in which owners of files look different, or one of mounts,
@@ -566,14 +579,6 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
     let run = distinct_device(run_dir)?;
     let memory = stat::identity(memfile::create(c"device")?.as_fd())?.0;
     let processes = device(Path::new("/proc"))?;
-    let mut names: Vec<&[u8]> = mounts.on_host().map(|(_, name, _)| name).collect();
-    names.push(b"proc");
-    names.sort_unstable();
-    names.dedup();
-    let names: Vec<u64> = names.into_iter().map(area::hash).collect();
-    if names.len() > stub::NAMES_MAX || names.contains(&0) {
-        return Err(Errno::EBUSY);
-    }
     let asked = calls_before_in_tests();
     let random = || getrandom::u64().map_err(|_| Errno::EAGAIN);
     Ok(Constants {
@@ -586,19 +591,9 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
         map_after: asked.unwrap_or(MAP_AFTER),
         writes_after: asked.unwrap_or(WRITES_AFTER),
         examines_at_once: asked.is_some(),
-        names,
-        list_inode: list_inode(mounts)?,
+        names: MountNames::of(mounts)?,
         mount_points: MountPoints::of(mounts),
     })
-}
-
-/// The inode of the root directory, where all mount points on the host are in it: its path never leads elsewhere. Else 0.
-fn list_inode(mounts: &Mounts) -> Result<u64, Errno> {
-    if !mount_points::are_in_root(mounts) {
-        return Ok(0);
-    }
-    let root = std::fs::metadata("/").map_err(crate::errno::errno)?;
-    Ok(root.ino())
 }
 
 /// See [`CALLS_BEFORE`]. The tests of a debug build choose another number, for most of their programs make few calls.

@@ -11,9 +11,10 @@ use goanna_callsites::{Library, Placed, Site};
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::stub::writes::{Moment, WriteArea};
 use goanna_sys::stub::{self, flag};
+use goanna_vfs::{Errno, Mounts};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::area::{Area, Constants, MapWords, Use};
+use super::area::{Area, Constants, MapWords, MountNames, Use};
 use super::libraries::Examined;
 use super::opens::Opens;
 
@@ -40,6 +41,10 @@ struct State {
     own_filters: bool,
     /// The process may see other mounts than the one that the run began with.
     other_mounts: bool,
+    /// The mounts that stubs know, if they are others.
+    names: Option<Arc<MountNames>>,
+    /// The same for programs that are executed from now on.
+    names_at_exec: Option<Arc<MountNames>>,
     /// The working directory is the host's.
     host_directory: bool,
     /// Another process may change the working directory (`CLONE_FS`), as long as this process runs: execve(2) does not end that.
@@ -204,6 +209,13 @@ impl Space {
         {
             let mut state = new.state.lock();
             state.other_mounts = old.other_mounts;
+            state.names.clone_from(&old.names_at_exec);
+            state.names_at_exec.clone_from(&old.names_at_exec);
+            if state.names.is_some() {
+                state.other_mounts = true;
+                // It has what absolute paths lead to elsewhere.
+                state.map = Map::Never;
+            }
             state.shares_directory = old.shares_directory;
         }
         new
@@ -237,6 +249,16 @@ impl Space {
     /// See [`Space::with_own_filters`].
     pub fn set_own_filters(&self) {
         self.state.lock().own_filters = true;
+    }
+
+    /// Programs that are executed here see `mounts`. EBUSY where these are more than stubs compare with.
+    pub fn sees(&self, constants: &Constants, mounts: &Mounts) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let known = state.names_at_exec.as_deref().unwrap_or(&constants.names);
+        // With those that another thread of this process may see.
+        let names = known.with(mounts)?;
+        state.names_at_exec = Some(Arc::new(names));
+        Ok(())
     }
 
     /// Lets all calls notify for good. `tid` uses this memory, and nothing runs in it.
@@ -454,10 +476,12 @@ impl Space {
             return *calls > constants.map_after;
         };
         let data = (state.flags(constants), state.map_words(self.owner));
+        let names = state.names.clone();
+        let with = (constants, names.as_deref().unwrap_or(&constants.names));
         let patched = state
             .areas
             .get_mut(index)
-            .map(|area| area.patch(constants, tid, &[site], data));
+            .map(|area| area.patch(with, tid, &[site], data));
         if patched.is_some_and(|patched| patched.is_err()) {
             // Whatever it is, it would happen again.
             state.is_off = true;
@@ -484,7 +508,11 @@ impl Space {
         area.is_loader = true;
         let sites = area.placed.library.often_used();
         let data = (state.flags(constants), state.map_words(self.owner));
-        let has_failed = !sites.is_empty() && area.patch(constants, tid, &sites, data).is_err();
+        let with = (
+            constants,
+            state.names.as_deref().unwrap_or(&constants.names),
+        );
+        let has_failed = !sites.is_empty() && area.patch(with, tid, &sites, data).is_err();
         state.areas.push(area);
         if has_failed {
             state.is_off = true;

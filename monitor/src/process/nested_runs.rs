@@ -187,3 +187,65 @@ impl NestedRun {
         own.cloned().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use goanna_vfs::{FileSystem, SynthFs};
+
+    use super::*;
+
+    fn mounts() -> Mounts {
+        let host: Arc<dyn FileSystem> = Arc::new(SynthFs::new(1));
+        Mounts::new(host)
+    }
+
+    fn with_one(outer: &Mounts, target: &[u8]) -> Mounts {
+        let mut mounts = outer.branch();
+        let fs: Arc<dyn FileSystem> = Arc::new(SynthFs::new(2));
+        mounts.cover(target.to_vec(), fs, String::new());
+        mounts
+    }
+
+    #[test]
+    fn a_run_is_over_when_its_last_process_has_ended() {
+        let runs = NestedRuns::new(None);
+        assert!(runs.enter(1, mounts(), || true));
+        runs.inherit(1, 2);
+        runs.inherit(3, 4);
+        assert!(runs.of(2).is_some() && runs.of(4).is_none());
+        runs.executed(5, 2);
+        assert!(runs.of(2).is_none());
+        let left = runs.leave(1).unwrap();
+        assert!(runs.has_processes(&left) && runs.leave(1).is_none());
+        runs.ended(5);
+        assert!(!runs.has_processes(&left));
+        assert!(Arc::ptr_eq(&left, runs.take_ended().first().unwrap()));
+        assert!(runs.take_ended().is_empty());
+        assert!(!runs.enter(6, mounts(), || false) && runs.of(6).is_none());
+    }
+
+    #[test]
+    fn a_run_lasts_while_one_inside_of_it_does() {
+        let runs = NestedRuns::new(None);
+        let outermost = MountTable::new(mounts());
+        runs.enter(1, with_one(&outermost.current(), b"/a"), || true);
+        let outer = runs.of(1).unwrap();
+        runs.inherit(1, 2);
+        runs.enter(2, with_one(&outer.mounts.current(), b"/b"), || true);
+        let inner = runs.of(2).unwrap();
+        let own = |run: &NestedRun| -> Vec<Vec<u8>> {
+            let own = run.own_mounts(&outermost).into_iter();
+            own.map(|mount| mount.target.clone()).collect()
+        };
+        assert_eq!(
+            (own(&outer), own(&inner)),
+            (vec![b"/a".to_vec()], vec![b"/b".to_vec()])
+        );
+        runs.ended(1);
+        assert!(runs.take_ended().is_empty() && runs.has_processes(&outer));
+        assert_eq!(runs.all().len(), 2);
+        runs.ended(2);
+        let ended = runs.take_ended();
+        assert!(Arc::ptr_eq(&ended[0], &inner) && Arc::ptr_eq(&ended[1], &outer));
+    }
+}
