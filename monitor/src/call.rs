@@ -290,7 +290,11 @@ impl<'m> Call<'m> {
     fn start(&self, dirfd: i32, path: &[u8]) -> Result<(Pos, bool)> {
         match path.first() {
             None => return Err(Errno::ENOENT.into()),
-            Some(b'/') => return Ok((Pos::root(), true)),
+            Some(b'/') => {
+                let root = self.monitor.roots.of(self.task.tid);
+                let is_native = root.is_none();
+                return Ok((root.unwrap_or_else(Pos::root), is_native));
+            }
             Some(_) => {}
         }
         if dirfd == libc::AT_FDCWD {
@@ -336,12 +340,17 @@ impl<'m> Call<'m> {
         let (start, native_start) = self.start(dirfd, path)?;
         let caller = self.caller()?;
         let process_view = self.process_view()?;
-        let mut walk = Walk::new(&self.mounts, &caller, &process_view);
+        let mut walk = self.new_walk(&caller, &process_view);
         let at = find(&mut walk, start)?;
         Ok(Resolved {
             at,
             native: native_start && !walk.left_host(),
         })
+    }
+
+    /// A walk by this task.
+    pub fn new_walk<'a>(&'a self, caller: &'a Caller, view: &'a TaskView<'_>) -> Walk<'a> {
+        Walk::new(&self.mounts, caller, view).with_root(self.monitor.roots.of(self.task.tid))
     }
 
     /// The part of a walk that depends on this task: links in its /proc, and its ids.
@@ -460,8 +469,9 @@ pub struct TaskView<'m> {
 impl ProcessView for TaskView<'_> {
     fn magic_link(&self, path: &[u8]) -> Option<Pos> {
         if path.ends_with(b"/root") {
-            // Every tracee has the monitor's root: chroot is refused.
-            return Some(Pos::root());
+            // For the kernel, every tracee has the monitor's root.
+            let root = thread_of(path).and_then(|tid| self.monitor.roots.of(tid));
+            return Some(root.unwrap_or_else(Pos::root));
         }
         if is_mapping(path) && !self.may_open_mappings() {
             return None;
@@ -486,6 +496,18 @@ impl TaskView<'_> {
 }
 
 /// Whether the magic link is of a mapped file.
+/// The thread whose directory in /proc the canonical `path` lies in.
+pub fn thread_of(path: &[u8]) -> Option<i32> {
+    let mut parts = path.split(|&byte| byte == b'/').skip(2);
+    let (process, task, thread) = (parts.next()?, parts.next(), parts.next());
+    let id = if task == Some(b"task") {
+        thread?
+    } else {
+        process
+    };
+    std::str::from_utf8(id).ok()?.parse().ok()
+}
+
 fn is_mapping(path: &[u8]) -> bool {
     let mut parts = path.rsplit(|&byte| byte == b'/').skip(1);
     parts.next() == Some(b"map_files")

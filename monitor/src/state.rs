@@ -24,6 +24,7 @@ use crate::participants::profile::profiled::Profiled;
 use crate::participants::{Participants, run_end};
 use crate::process::living::Alive;
 use crate::process::nested_runs::NestedRuns;
+use crate::process::roots::Roots;
 use crate::process::task::Tasks;
 use crate::ptracer::mailbox::Mailbox;
 use crate::ptracer::pause::Pause;
@@ -40,6 +41,8 @@ use crate::watches::Watches;
 pub struct Monitor {
     /// The mount table, of the processes that are in no nested run.
     pub mounts: MountTable,
+    /// The root directories of processes that have changed them.
+    pub(crate) roots: Roots,
     /// The runs inside of this one.
     pub(crate) nested: NestedRuns,
     /// The mounts of the host that programs of the run have made in its mounts.
@@ -118,6 +121,7 @@ impl Monitor {
                 unused,
                 config.stubs == Stubs::Counted,
             ),
+            roots: Roots::default(),
             nested: NestedRuns::new(config.nesting),
             hosted: Hosted::new(config.host_directories),
             mounts: MountTable::new(config.mounts),

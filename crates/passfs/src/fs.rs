@@ -1,13 +1,13 @@
 //! The operations of `FileSystem` on a host directory: one short method each, which names the file with the work.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use goanna_vfs::{
     Attr, Caller, DirEntry, FileSystem, Identity, Native, Node, OnHost, Opened, Result, SetAttr,
     StatFs,
 };
-use rustix::fs::{AtFlags, Mode, RenameFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
 
 use crate::PassFs;
 use crate::credentials::{DAC, ENTRIES};
@@ -44,6 +44,10 @@ impl FileSystem for PassFs {
 
     fn lookup(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
         Ok(self.lookup_path(caller, dir, name)?)
+    }
+
+    fn behind_link(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
+        Ok(self.open_path(caller, dir, name, OFlags::empty())?)
     }
 
     fn parent(&self, caller: &Caller, dir: &Node) -> Result<Node> {
@@ -217,12 +221,19 @@ impl FileSystem for PassFs {
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
         // A removed name leads nowhere, or to another file by now.
         let (path, deleted) = self.absolute_path(node).ok()?;
+        if path.first() != Some(&b'/') {
+            // A pipe, for example, which never had a name.
+            let own = std::process::id();
+            return Some(format!("/proc/{own}/fd/{}", Pin::of(node).ok()?.fd.as_raw_fd()).into());
+        }
         (!deleted).then(|| std::ffi::OsString::from_vec(path).into())
     }
 
     fn on_host(&self, node: &Node) -> Option<OnHost> {
+        let (path, deleted) = self.absolute_path(node).ok()?;
+        let has_name = !deleted && path.first() == Some(&b'/');
         Some(OnHost {
-            path: self.host_path(node)?,
+            path: has_name.then(|| std::ffi::OsString::from_vec(path).into())?,
             attr: self.attributes(node).ok()?,
         })
     }

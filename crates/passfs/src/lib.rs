@@ -179,8 +179,18 @@ impl PassFs {
 
     /// One open of `relative` below `dir`, as `caller`, without following a link in the last place.
     fn lookup_path(&self, caller: &Caller, dir: &Node, relative: &[u8]) -> Result<Node> {
+        self.open_path(caller, dir, relative, OFlags::NOFOLLOW)
+    }
+
+    fn open_path(
+        &self,
+        caller: &Caller,
+        dir: &Node,
+        relative: &[u8],
+        flags: OFlags,
+    ) -> Result<Node> {
         let pin = Pin::of(dir)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
         let fd = self.as_caller(caller, &[(dir, ENTRIES)], || {
             rustix::fs::openat(&pin.fd, relative, flags, Mode::empty()).map_err(os)
         })?;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
 use goanna_vfs::{Errno, FileKind, FsError, Place, Result, caps, ops};
 
-use crate::call::{Answer, Call, Entry, Resolved, Target};
+use crate::call::{Answer, Call, Entry, Resolved, Target, thread_of};
+use crate::process::roots;
 use crate::watches::report::{self, Move, Removal};
 
 fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
@@ -312,7 +313,7 @@ fn read_target(call: &Call<'_>, (dirfd, path): Name, buffer: u64, size: i32) -> 
         if let Pos::Host(path) = &resolved.at
             && is_magic_link(path)
         {
-            return read_magic(call, path, buffer, size);
+            return read_magic(call, (path, resolved.native), buffer, size);
         }
         match call.target(resolved)? {
             Target::PassOn => return Ok(Answer::PassOn),
@@ -331,7 +332,17 @@ fn put_target(call: &Call<'_>, buffer: u64, target: &[u8], size: usize) -> Resul
 
 /// The target of a magic link to a working directory, program or descriptor of a tracee: virtual objects have their virtual
 /// path.
-fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<Answer> {
+fn read_magic(
+    call: &Call<'_>,
+    (link, is_native): (&[u8], bool),
+    buffer: u64,
+    size: usize,
+) -> Result<Answer> {
+    let roots = &call.monitor.roots;
+    let root_of_other = thread_of(link).filter(|_| link.ends_with(b"/root"));
+    if let Some(root) = root_of_other.and_then(|tid| roots.of(tid)) {
+        return put_path(call, root.path(&*call.caller()?)?.0, buffer, size);
+    }
     let path = match call.monitor.behind_magic_link(link) {
         Some(place) => {
             let (mut path, deleted) = Pos::Mounted(place).path(&*call.caller()?)?;
@@ -342,9 +353,23 @@ fn read_magic(call: &Call<'_>, link: &[u8], buffer: u64, size: usize) -> Result<
         }
         None => match through_mount(call, link) {
             Some(path) => path,
-            None => return Ok(Answer::PassOn),
+            None if is_native => return Ok(Answer::PassOn),
+            None => {
+                let link = call.place(Pos::Host(link.to_vec()))?;
+                link.mount.fs.readlink(&*call.caller()?, &link.node)?
+            }
         },
     };
+    put_path(call, path, buffer, size)
+}
+
+/// Writes the canonical path, or the description of something else, that a magic link shows.
+fn put_path(call: &Call<'_>, mut path: Vec<u8>, buffer: u64, size: usize) -> Result<Answer> {
+    if let Some(root) = call.monitor.roots.of(call.task.tid)
+        && path.first() == Some(&b'/')
+    {
+        path = roots::below(&root.path(&*call.caller()?)?.0, &path);
+    }
     put_target(call, buffer, &path, size)
 }
 

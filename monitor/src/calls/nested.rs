@@ -1,4 +1,4 @@
-//! The requests by which a process begins and ends a run inside of the run ([`crate::process::nested_runs`]).
+//! The requests by which a process begins and ends a run inside of the run.
 
 use std::sync::Arc;
 

@@ -52,17 +52,26 @@ pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
     }
 }
 
-/// chroot(2): to the root directory that every tracee has. To another directory EPERM, after the errors of its path.
+/// chroot(2): absolute paths of the process start at the directory from now on. The kernel's root directory of the process stays.
 pub fn chroot(call: &mut Call<'_>) -> Result<Answer> {
     let at = call.resolve(libc::AT_FDCWD, &call.path(0)?, true)?.at;
-    let is_root = matches!(&at, Pos::Host(path) if path.is_empty());
-    let (caller, place) = (call.caller()?, call.place(at)?);
+    let (caller, place) = (call.caller()?, call.place(at.clone())?);
     if !place.node.is_dir() {
         return Err(Errno::ENOTDIR.into());
     }
     ops::access(&caller, &place, libc::X_OK)?;
-    if is_root && caller.capable(caps::SYS_CHROOT) {
-        return Ok(Answer::DONE);
+    if !caller.capable(caps::SYS_CHROOT) {
+        return Err(Errno::EPERM.into());
     }
-    Err(Errno::EPERM.into())
+    let tid = call.task.tid;
+    let is_root = matches!(&at, Pos::Host(path) if path.is_empty());
+    if !is_root {
+        // The kernel would answer them from its root directory.
+        call.monitor.in_process.exclude(tid);
+    }
+    let threads = call.monitor.tasks.sharing_fs(&call.task);
+    call.monitor
+        .roots
+        .change(&threads, (!is_root).then_some(at));
+    Ok(Answer::DONE)
 }

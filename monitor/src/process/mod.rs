@@ -9,4 +9,5 @@ pub mod deliveries;
 pub mod living;
 pub mod memory;
 pub mod nested_runs;
+pub mod roots;
 pub mod task;

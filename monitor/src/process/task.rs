@@ -379,6 +379,23 @@ impl Tasks {
         Ok(())
     }
 
+    /// The threads that have umask and directories in common with `task`, which is one of them.
+    pub fn sharing_fs(&self, task: &Task) -> Vec<i32> {
+        let by_pid = self.by_pid.lock();
+        let is_same = |(_, process): &(&i32, &Weak<Process>)| {
+            std::ptr::eq(process.as_ptr(), Arc::as_ptr(&task.process))
+        };
+        let same: Vec<i32> = by_pid.iter().filter(is_same).map(|(pid, _)| *pid).collect();
+        drop(by_pid);
+        // Those of a process that ends have ended.
+        let threads = same.into_iter().filter_map(|pid| procfs::threads(pid).ok());
+        let mut threads: Vec<i32> = threads.flatten().collect();
+        if !threads.contains(&task.tid) {
+            threads.push(task.tid);
+        }
+        threads
+    }
+
     /// Forgets a thread that has ended or executes another program.
     pub fn remove(&self, tid: i32) {
         self.inherited.lock().remove(&tid);

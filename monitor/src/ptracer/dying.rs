@@ -178,6 +178,7 @@ impl Supervisor {
                 monitor.alive.remove(tid);
                 monitor.participants.leaving(tid);
                 monitor.nested.ended(tid);
+                monitor.roots.ended(tid);
                 monitor.profiled.exited(&monitor, tid, status);
             }
             // Its parent gets SIGCHLD when it is reaped.

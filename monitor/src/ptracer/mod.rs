@@ -288,6 +288,7 @@ impl Supervisor {
         self.monitor.in_process.executed(tid, former);
         self.monitor.participants.rename(former, tid);
         self.monitor.nested.executed(tid, former);
+        self.monitor.roots.executed(tid, former);
         if self.monitor.in_process.counts() {
             // Without the stop before its exit its calls are not counted, and nothing else.
             let _ = stopped.set_options(Options::MONITOR | Options::TRACEEXIT);
@@ -407,6 +408,8 @@ impl Supervisor {
         }
         self.monitor.participants.inherit(tid, child);
         self.monitor.nested.inherit(tid, child);
+        let shares = flags.is_ok_and(|flags| flags & libc::CLONE_FS as u64 != 0);
+        self.monitor.roots.inherit(tid, child, shares);
         self.monitor.profiled.forked(tid, child);
         if self.filtered.contains(&tid) {
             self.filtered.insert(child);

@@ -185,7 +185,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::ARCH_PRCTL, Rule::Allow, ""),
     row(nr::ADJTIMEX, Rule::Allow, ""),
     row(nr::SETRLIMIT, Rule::Allow, ""),
-    row(nr::CHROOT, Rule::Notify(process::chroot), "to the root that the process has; to other directories EPERM: absolute paths would mean another tree than the monitor walks"),
+    row(nr::CHROOT, Rule::Notify(process::chroot), "the monitor resolves absolute paths from then on; the kernel's root directory of the process stays"),
     row(nr::SYNC, Rule::Notify(sync::sync), "every back end, then the kernel"),
     row(nr::ACCT, Rule::Allow, "host paths only"),
     row(nr::SETTIMEOFDAY, Rule::Allow, ""),

@@ -222,7 +222,7 @@ fn on_host(source: &Path, place: Option<&Place>) -> Result<PathBuf, Error> {
     })
 }
 
-/// As [`on_host`], for the directory of a store, which may have to be made.
+/// The path on the host of the store's directory `dir`, which may have to be made. Fails in a mount that does not show the host's files.
 pub fn store_on_host(mounts: &Mounts, caller: &Caller, dir: &Path) -> Result<PathBuf, Error> {
     let place = place_inside(mounts, caller, dir);
     if place.is_some() {

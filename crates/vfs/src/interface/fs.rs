@@ -225,6 +225,10 @@ pub trait FileSystem: Send + Sync + 'static {
     fn sync(&self, node: Option<&Node>) -> Result<()> {
         Ok(())
     }
+    /// The object behind the entry `name` of `dir`, a link of the host's /proc that leads to an object and not to a path. EOPNOTSUPP where there are none.
+    fn behind_link(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Node> {
+        Err(Errno::EOPNOTSUPP.into())
+    }
     /// The host path of the inode's own file, when there is one (passfs): programs are executed from it
     /// without a copy.
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {

@@ -36,6 +36,19 @@ pub(super) fn is_link(path: &[u8]) -> bool {
     )
 }
 
+/// Whether `path` is the root of a file system that shows the processes that this one's /proc shows.
+pub(super) fn is_procfs(path: &[u8]) -> bool {
+    let path = OsStr::from_bytes(path);
+    let is_proc = nix::sys::statfs::statfs(path)
+        .is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC);
+    if !is_proc {
+        return false;
+    }
+    // In /proc of another PID namespace we have another number, or none.
+    let own = nix::fcntl::readlink(&std::path::Path::new(path).join("self"));
+    own.is_ok_and(|own| own == *std::process::id().to_string())
+}
+
 /// Whether `path` is one of /proc's links that lead to an object, not to a path.
 pub fn is_magic_link(path: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"/proc/") else {

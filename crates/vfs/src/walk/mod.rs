@@ -5,6 +5,7 @@
 //! Mounted parts are walked by [`crate::Node`]s.
 
 mod host;
+mod root;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -111,6 +112,10 @@ pub struct Walk<'a> {
     caller: &'a Caller,
     process_view: &'a dyn ProcessView,
     resolve: u64,
+    /// Where absolute paths start, unless that is the kernel's root directory of the process.
+    root: Option<Pos>,
+    /// The directory on which the /proc is mounted that the walk has come to: the walk goes on in the host's /proc, whose links depend on the caller.
+    proc_at: Option<Pos>,
     links: u32,
     /// Where the walk started, for `RESOLVE_BENEATH` and `RESOLVE_IN_ROOT`.
     anchor: Option<Pos>,
@@ -162,6 +167,8 @@ impl<'a> Walk<'a> {
             caller,
             process_view,
             resolve: 0,
+            root: None,
+            proc_at: None,
             links: 0,
             anchor: None,
             depth: 0,
@@ -219,6 +226,9 @@ impl<'a> Walk<'a> {
         };
         if matches!(next, Pos::Mounted(_)) {
             self.leave_host()?;
+        }
+        if name == b"proc" && self.root.is_some() && link.is_none() {
+            return Ok((self.in_procfs(next)?, None));
         }
         Ok((next, link))
     }
@@ -395,6 +405,9 @@ impl<'a> Walk<'a> {
             return None;
         }
         let absolute = path.first() == Some(&b'/');
+        if absolute && self.root.is_some() {
+            return None;
+        }
         let mut full = if absolute { Vec::new() } else { base.clone() };
         let mut last_at = full.len();
         let mut last = None;
@@ -436,31 +449,6 @@ impl<'a> Walk<'a> {
         })
     }
 
-    fn absolute_start(&mut self) -> Result<Pos> {
-        if self.resolve & libc::RESOLVE_BENEATH != 0 {
-            return Err(Errno::EXDEV.into());
-        }
-        match &self.anchor {
-            Some(anchor) if self.resolve & libc::RESOLVE_IN_ROOT != 0 => {
-                self.depth = 0;
-                Ok(anchor.clone())
-            }
-            _ => {
-                self.from_root = true;
-                Ok(Pos::root())
-            }
-        }
-    }
-
-    /// The start of a walk along the absolute target of a link found in `dir`; EXDEV where that is not allowed.
-    pub fn link_start(&mut self, dir: &Pos) -> Result<Pos> {
-        let start = self.absolute_start()?;
-        if self.resolve & libc::RESOLVE_NO_XDEV != 0 && !same_mount(dir, &start) {
-            return Err(Errno::EXDEV.into());
-        }
-        Ok(start)
-    }
-
     /// Checks only mounted places: the kernel checks the host's.
     fn must_be_directory(&self, at: &Pos) -> Result<()> {
         match at {
@@ -490,7 +478,15 @@ impl<'a> Walk<'a> {
                 return Ok(at.clone());
             }
         }
-        match at {
+        if self.is_root(at) {
+            self.leave_host()?;
+            return Ok(at.clone());
+        }
+        let proc_at = match at {
+            Pos::Host(path) if path == b"/proc" => self.proc_at.clone(),
+            _ => None,
+        };
+        match proc_at.as_ref().unwrap_or(at) {
             Pos::Host(path) => {
                 // The walk's start and what is above it are directories, the start even when it has been removed.
                 let known =
@@ -630,7 +626,12 @@ impl<'a> Walk<'a> {
             } else {
                 None
             };
-            return Ok((behind.unwrap_or(Pos::Host(path)), None));
+            let at = match behind {
+                Some(behind) => behind,
+                None if through && self.left_host => self.behind_magic_link(&path)?,
+                None => Pos::Host(path),
+            };
+            return Ok((at, None));
         }
         if !through {
             return Ok((Pos::Host(path), None));

@@ -14,6 +14,7 @@ use nix::unistd::{Whence, lseek};
 use crate::abi::{DirentLayout, Dirents};
 use crate::call::{Answer, Call, Descriptor};
 use crate::inprocess::is_plain;
+use crate::process::roots;
 use crate::shadow::{Shadow, names_only};
 use crate::watches::report::{self, Removal, Touch};
 
@@ -129,12 +130,17 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Answer> {
 /// getcwd(2): the value is the length with the NUL. ENOENT for a removed directory.
 pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
     let (cwd, on_host) = call.cwd()?;
-    if on_host {
+    let root = call.monitor.roots.of(call.task.tid);
+    if on_host && root.is_none() {
         return Ok(Answer::PassOn);
     }
-    let (mut path, deleted) = cwd.path(&*call.caller()?)?;
+    let caller = call.caller()?;
+    let (mut path, deleted) = cwd.path(&caller)?;
     if deleted {
         return Err(Errno::ENOENT.into());
+    }
+    if let Some(root) = root {
+        path = roots::below(&root.path(&caller)?.0, &path);
     }
     path.push(0);
     if path.len() > PATH_MAX {

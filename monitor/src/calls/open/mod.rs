@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use goanna_sys::stub::opens;
-use goanna_vfs::walk::{Last, Pos, Walk};
+use goanna_vfs::walk::{Last, Pos};
 use goanna_vfs::{Caller, Errno, FileKind, FsError, Native, Opened, Place, Result, ops};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -273,7 +273,9 @@ impl Request {
         let start = self.start(call)?;
         let caller = call.caller()?;
         let process_view = call.process_view()?;
-        let mut walk = Walk::new(&call.mounts, &caller, &process_view).with_resolve(self.resolve);
+        let mut walk = call
+            .new_walk(&caller, &process_view)
+            .with_resolve(self.resolve);
         let at = walk.object(start.at, &self.path, self.flags & libc::O_NOFOLLOW == 0)?;
         if self.reads()
             && let Some(list) = ListOfMounts::at(call, &at)
@@ -291,7 +293,9 @@ impl Request {
         let start = self.start(call)?;
         let caller = call.caller()?;
         let process_view = call.process_view()?;
-        let mut walk = Walk::new(&call.mounts, &caller, &process_view).with_resolve(self.resolve);
+        let mut walk = call
+            .new_walk(&caller, &process_view)
+            .with_resolve(self.resolve);
         let mut from = start.at;
         let mut path = self.path.clone();
         let exclusive = self.flags & libc::O_EXCL != 0;
@@ -556,7 +560,9 @@ impl Request {
         let flags =
             OFlag::from_bits_retain(self.flags & !dropped) | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
         let cloexec = self.cloexec();
-        if call.notification.is_none() {
+        // The path of a descriptor of ours lasts as long as the node.
+        let is_lasting = !path.starts_with("/proc");
+        if call.notification.is_none() && is_lasting {
             let kept = if cloexec {
                 flags
             } else {
@@ -577,8 +583,9 @@ impl Request {
                 delivery: None,
             });
         }
-        let caller = caller.clone();
+        let (caller, node) = (caller.clone(), place.node.clone());
         Ok(Answer::Block(Work::new(move || {
+            let _held = &node;
             Ok(Answer::Install {
                 description: open_as(&caller, &path, flags)?.into(),
                 cloexec,

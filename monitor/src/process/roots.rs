@@ -1,0 +1,148 @@
+//! The root directories of processes that have called chroot(2).
+//!
+//! The kernel keeps the root directory that all processes of the run began with: it cannot enter a directory in a mount. So the monitor resolves their absolute
+//! paths, all of which notify (docs/decisions/0138).
+//!
+//! The lock is a leaf; a root's lock comes after it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use goanna_vfs::walk::Pos;
+use parking_lot::{Mutex, RwLock};
+
+/// The root directory of the threads that share it (`CLONE_FS`); `None`: the kernel's.
+type Root = Arc<Mutex<Option<Pos>>>;
+
+/// The root directories of all threads.
+#[derive(Debug, Default)]
+pub struct Roots {
+    any: AtomicBool,
+    by_tid: RwLock<HashMap<i32, Root>>,
+}
+
+impl Roots {
+    /// The root directory of thread `tid`; `None`: the kernel's.
+    pub fn of(&self, tid: i32) -> Option<Pos> {
+        if !self.any.load(Ordering::Acquire) {
+            return None;
+        }
+        let root = self.by_tid.read().get(&tid).cloned()?;
+        root.lock().clone()
+    }
+
+    /// Changes the root directory of `threads`, which share it.
+    pub fn change(&self, threads: &[i32], root: Option<Pos>) {
+        if root.is_none() && !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        self.any.store(true, Ordering::Release);
+        let mut by_tid = self.by_tid.write();
+        let known = threads.iter().find_map(|tid| by_tid.get(tid).cloned());
+        let shared = known.unwrap_or_default();
+        for tid in threads {
+            by_tid.insert(*tid, Arc::clone(&shared));
+        }
+        drop(by_tid);
+        let former = std::mem::replace(&mut *shared.lock(), root);
+        // Without a lock: it may be the last reference to a directory.
+        drop(former);
+    }
+
+    /// `child` starts with the root directory of `parent`, and has it in common with it if `shares`.
+    pub fn inherit(&self, parent: i32, child: i32, shares: bool) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut by_tid = self.by_tid.write();
+        if let Some(root) = by_tid.get(&parent).cloned() {
+            let own = || Arc::new(Mutex::new(root.lock().clone()));
+            let root = if shares { Arc::clone(&root) } else { own() };
+            by_tid.insert(child, root);
+        }
+    }
+
+    /// Thread `former` has executed a program, and is `tid` now.
+    pub fn executed(&self, tid: i32, former: i32) {
+        if tid == former || !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut by_tid = self.by_tid.write();
+        let root = by_tid.remove(&former);
+        let replaced = match root {
+            Some(root) => by_tid.insert(tid, root),
+            None => by_tid.remove(&tid),
+        };
+        drop(by_tid);
+        drop(replaced);
+    }
+
+    /// Thread `tid` has ended.
+    pub fn ended(&self, tid: i32) {
+        if self.any.load(Ordering::Acquire) {
+            let root = self.by_tid.write().remove(&tid);
+            drop(root);
+        }
+    }
+}
+
+/// The canonical `path` as a process sees it whose root directory is `root`.
+pub fn below(root: &[u8], path: &[u8]) -> Vec<u8> {
+    match path.strip_prefix(root) {
+        Some(b"") => b"/".to_vec(),
+        Some(rest) if rest.first() == Some(&b'/') => rest.to_vec(),
+        // The root has a /proc of its own, then.
+        _ if path.starts_with(b"/proc/") => path.to_vec(),
+        // As the kernel's d_path().
+        _ => [b"(unreachable)", path].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_begin_at_the_root() {
+        let seen = |path: &str| String::from_utf8(below(b"/m/root", path.as_bytes())).unwrap();
+        assert_eq!(seen("/m/root"), "/");
+        assert_eq!(seen("/m/root/a"), "/a");
+        assert_eq!(seen("/m/roots"), "(unreachable)/m/roots");
+        assert_eq!(seen("/proc/1"), "/proc/1");
+    }
+
+    fn at(path: &str) -> Option<Pos> {
+        Some(Pos::Host(path.as_bytes().to_vec()))
+    }
+
+    #[test]
+    fn threads_share_a_root_and_processes_inherit_it() {
+        let roots = Roots::default();
+        let of = |tid| {
+            roots.of(tid).map(|pos| match pos {
+                Pos::Host(path) => String::from_utf8(path).unwrap(),
+                Pos::Mounted(_) => String::new(),
+            })
+        };
+        let is = |tid, path: &str| assert_eq!(of(tid).as_deref(), Some(path));
+        roots.change(&[1], None);
+        assert_eq!(of(1), None);
+        roots.change(&[1, 2], at("/a"));
+        roots.inherit(1, 3, true);
+        roots.inherit(1, 4, false);
+        roots.inherit(9, 5, false);
+        roots.change(&[2], at("/b"));
+        is(1, "/b");
+        is(3, "/b");
+        is(4, "/a");
+        assert_eq!(of(5), None);
+        roots.executed(1, 3);
+        is(1, "/b");
+        assert_eq!(of(3), None);
+        roots.ended(4);
+        assert_eq!(of(4), None);
+        roots.change(&[1], None);
+        assert_eq!((of(1), of(2)), (None, None));
+    }
+}

@@ -1,0 +1,179 @@
+/* chroot(2) to a directory: absolute paths, links and `..` from then on; who has the root in common; the way out. */
+#include "step.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+/* False where the caller may not. */
+static int enters(const char *dir)
+{
+	int result = chroot(dir);
+
+	T("chroot", result);
+	return result == 0;
+}
+
+static void paths(void)
+{
+	struct stat root, above;
+
+	if (!enters("new"))
+		return;
+	MUST(chdir("/"));
+	CWD();
+	SHOW("/etc/name");
+	CONTENT("/etc/name");
+	SHOW("etc/../../../etc/name");
+	MUST(stat("/", &root));
+	MUST(stat("/..", &above));
+	IS("nothing above", root.st_ino == above.st_ino && root.st_dev == above.st_dev);
+	T("outside", access("/outside", F_OK));
+	T("of the host", access("/usr/bin/env", F_OK));
+	CONTENT("/absolute");
+	CONTENT("/relative");
+	LINK("/absolute");
+	T("chdir", chdir("/etc"));
+	CWD();
+	CONTENT("../absolute");
+	O("O_PATH", open("/etc/name", O_PATH));
+	O("a directory", open("/", O_DIRECTORY));
+	int dir = MUST(open("/etc", O_DIRECTORY));
+	O("from a descriptor", openat(dir, "../../../etc/name", O_RDONLY));
+	O("absolute with a descriptor", openat(dir, "/etc/name", O_RDONLY));
+	T("fchdir", fchdir(dir));
+	CWD();
+}
+
+static void changes(void)
+{
+	if (!enters("new"))
+		return;
+	MUST(chdir("/etc"));
+	make("/made", "made");
+	CONTENT("../made");
+	T("mkdir", mkdir("/dir", 0755));
+	T("rename", rename("/made", "/dir/moved"));
+	T("link", link("/dir/moved", "/linked"));
+	T("symlink", symlink("/dir/moved", "/dir/symbolic"));
+	CONTENT("/dir/symbolic");
+	T("unlink", unlink("/dir/symbolic"));
+	T("truncate", truncate("/linked", 2));
+	CONTENT("/dir/moved");
+	T("rmdir of the root", rmdir("/"));
+	T("into itself", rename("/dir", "/dir/moved/x"));
+	int pipe_ends[2];
+	MUST(pipe(pipe_ends));
+	T("mkfifo", mkfifo("/fifo", 0600));
+	O("a fifo", open("/fifo", O_RDWR));
+	T("chmod", chmod("/linked", 0640));
+	SHOW("/linked");
+}
+
+static void runs_itself(void)
+{
+	if (!enters("new"))
+		return;
+	/* The loader is missing there. */
+	char *argv[] = {"program", "child", NULL};
+	T("execve", execv("/program", argv));
+}
+
+static void *enter_in_thread(void *unused)
+{
+	T("in a thread", chroot("new"));
+	return unused;
+}
+
+static void threads(void)
+{
+	pthread_t thread;
+
+	MUST(pthread_create(&thread, NULL, enter_in_thread, NULL) ? -1 : 0);
+	MUST(pthread_join(thread, NULL) ? -1 : 0);
+	T("seen by the other one", access("/etc/name", F_OK));
+}
+
+static int child_enters(void *unused)
+{
+	return chroot(unused ? "new" : "new") == 0 ? 0 : errno;
+}
+
+static void shared(int flags, const char *name)
+{
+	static char stack[65536] __attribute__((aligned(16)));
+	int status;
+	pid_t child = MUST(clone(child_enters, stack + sizeof stack, flags | SIGCHLD, NULL));
+
+	MUST(waitpid(child, &status, 0));
+	ended(__LINE__, name, status);
+	T(name, access("/etc/name", F_OK));
+}
+
+static void children(void)
+{
+	CHILD("of a child only", shared(0, "a child's root"));
+	CHILD("of both", shared(CLONE_FS, "a shared root"));
+	if (!enters("new"))
+		return;
+	CHILD("inherited", {
+		CONTENT("/etc/name");
+		T("deeper", chroot("/etc"));
+		CONTENT("/name");
+		T("not there", access("/etc/name", F_OK));
+	});
+	CONTENT("/etc/name");
+}
+
+/* As chroot(2) says: the superuser can leave. */
+static void way_out(void)
+{
+	int outside = MUST(open(".", O_DIRECTORY));
+
+	if (!enters("new"))
+		return;
+	T("outside", faccessat(outside, "outside", F_OK, 0));
+	CONTENT("outside");
+	T("fchdir", fchdir(outside));
+	CONTENT("new/etc/name");
+	for (int above = 0; above < 64; above++)
+		MUST(chdir(".."));
+	T("chroot", chroot("."));
+	T("of the host again", access("/usr/bin/env", F_OK));
+}
+
+static void as_user(void)
+{
+	drop();
+	T("as a user", chroot("new"));
+}
+
+static void removed(void)
+{
+	MUST(mkdir("gone", 0755));
+	if (!enters("gone"))
+		return;
+	T("rmdir", rmdir("gone"));
+	T("stat", access("/", F_OK));
+	T("a name in it", access("/x", F_OK));
+	O("make", open("/x", O_CREAT | O_WRONLY, 0600));
+}
+
+static void steps(void)
+{
+	MUST(mkdir("new", 0755));
+	MUST(mkdir("new/etc", 0755));
+	make("outside", "outside");
+	make("new/etc/name", "inside");
+	MUST(symlink("/etc/name", "new/absolute"));
+	MUST(symlink("etc/name", "new/relative"));
+	copy_self("new/program", 0755);
+	CHILD("paths", paths());
+	CHILD("changes", changes());
+	CHILD("runs_itself", runs_itself());
+	CHILD("threads", threads());
+	CHILD("children", children());
+	CHILD("way out", way_out());
+	CHILD("user", as_user());
+	CHILD("removed", removed());
+	CONTENT("outside");
+}
