@@ -147,6 +147,19 @@ static void as_user(void)
 	T("as a user", chroot("new"));
 }
 
+/* The right to call it in a user namespace of one's own suffices. */
+static void in_own_namespace(void)
+{
+	drop();
+	T("unshare", unshare(CLONE_NEWUSER));
+	if (!enters("new"))
+		return;
+	CONTENT("/etc/name");
+	CONTENT("/absolute");
+	CHILD("a child", CONTENT("/relative"));
+	T("outside", access("/outside", F_OK));
+}
+
 static void removed(void)
 {
 	MUST(mkdir("gone", 0755));
@@ -174,6 +187,7 @@ static void steps(void)
 	CHILD("children", children());
 	CHILD("way out", way_out());
 	CHILD("user", as_user());
+	CHILD("own namespace", in_own_namespace());
 	CHILD("removed", removed());
 	CONTENT("outside");
 }

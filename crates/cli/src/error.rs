@@ -228,7 +228,7 @@ fn nested_hint(errno: Errno) -> &'static str {
             "only a process with the credentials of the outermost run can get mounts, in a run without --outside"
         }
         Errno::EOPNOTSUPP => {
-            "in a run of pass-through mounts only, and in another mount namespace, there can be no others"
+            "in a run of pass-through mounts only, in another mount namespace, and after chroot(2), there can be no others"
         }
         _ => "give the outermost run all the mounts you need, with --mount",
     }

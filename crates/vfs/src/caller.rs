@@ -125,7 +125,8 @@ impl Caller {
         self.in_group(gid) || self.capable_over(caps::FSETID, attr)
     }
 
-    fn has(&self, cap: u32) -> bool {
+    /// Whether the caller has capability `cap` in its own user namespace.
+    pub fn has(&self, cap: u32) -> bool {
         self.caps & (1 << cap) != 0
     }
 

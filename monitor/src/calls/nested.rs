@@ -68,7 +68,7 @@ fn may_enter(monitor: &Monitor, tid: i32) -> Result<()> {
     if !is_equal || !monitor.outside.allows_all() {
         return Err(Errno::EPERM.into());
     }
-    if !shares_mounts(tid) {
+    if !shares_mounts(tid) || monitor.roots.of(tid).is_some() {
         return Err(Errno::EOPNOTSUPP.into());
     }
     Ok(())

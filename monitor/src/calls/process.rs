@@ -60,7 +60,7 @@ pub fn chroot(call: &mut Call<'_>) -> Result<Answer> {
         return Err(Errno::ENOTDIR.into());
     }
     ops::access(&caller, &place, libc::X_OK)?;
-    if !caller.capable(caps::SYS_CHROOT) {
+    if !caller.has(caps::SYS_CHROOT) {
         return Err(Errno::EPERM.into());
     }
     let tid = call.task.tid;
