@@ -19,7 +19,7 @@ static void refused(void)
 {
 	char bad[ID_LEN];
 
-	IS(txn(VERSION) == 2);
+	IS(txn(VERSION) == 3);
 	FAILS(EINVAL, syscall(0x616d6e, 77, 0, bad, ID_LEN, 0));
 	FAILS(EINVAL, syscall(0x616d6e, BEGIN, 0, bad, ID_LEN, 1));
 	FAILS(EINVAL, syscall(0x616d6e, BEGIN, 0, bad, ID_LEN - 1, 0));

@@ -22,7 +22,7 @@ const SCRIPT: &str = r##"
         ln -s /etc/name /tmp/link; cat /tmp/link; readlink -f /tmp/link
         readlink -f /proc/self/exe; readlink /proc/self/root /proc/self/cwd; cat /proc/self/comm
         exec 3< /etc/name; cat /proc/self/fd/3; readlink /proc/self/fd/3
-        cd /proc/self/; pwd -P > /dev/null; cat comm; cd /; ls proc/../etc; ls /usr 2>&1
+        cd /proc/self/; pwd -P > /dev/null; cat comm; cat ../../etc/name ../../../etc/name; cd /; ls proc/../etc; ls /usr 2>&1
         (cat /proc/self/mounts; ls /proc/1/) > /proc/self/fd/2 2> /tmp/out'
     status=$?
     umount root/proc

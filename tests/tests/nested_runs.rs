@@ -174,6 +174,7 @@ fn bad_requests_are_refused() {
             amino run $AT --store $TOP/store -- true
             amino run --store $TOP/store --at /b -- true
             amino run --store $D/b --at relative -- true
+            goanna run --mount pass=$D:/m,ro -- amino run $AT --store /m/b -- true
             amino run $AT --store $D/b --stats -- true
             goanna run --mount pass=$D/nothing:/m -- true
             goanna run -- true
@@ -194,6 +195,7 @@ amino: {top}/store: it is in a mount of the run
 amino: hint: name a directory or file of the host
 amino: --at relative: not an absolute path
 amino: hint: give an absolute path below /, as in --at /amino
+amino: /m/b: it is in a read-only mount of the run
 amino: run: --stats: this process is in a run already, and the option is for the outermost run only
 goanna: {d}/nothing: No such file or directory
 goanna: no mounts: --mount or --config is needed

@@ -40,7 +40,7 @@ impl FileSystem for Cached {
         lower: lower;
         forward: root checks_access is_read_only opens_host_files largest_file transactions identity lookup parent path
             getattr getattr_at readlink readdir read_at mknod mkdir symlink link unlink rmdir rename truncate fallocate setattr setxattr removexattr
-            sync host_path flags statfs getxattr listxattr link_open write_at tmpfile;
+            sync behind_link host_path flags statfs getxattr listxattr link_open write_at tmpfile;
         own: kind shared_attributes on_host host_file host_dir content open create write;
     }
 

@@ -31,7 +31,7 @@ impl FileSystem for Replacing {
         lower: store;
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
             getattr getattr_at readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at
-            truncate fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+            truncate fallocate sync behind_link host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
         own: shared_attributes on_host read_at;
     }
 
@@ -126,7 +126,7 @@ impl FileSystem for Overtaking {
         lower: store;
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
             getattr getattr_at readlink readdir open create tmpfile mknod mkdir symlink link link_open unlink rmdir rename read_at write_at
-            truncate fallocate sync host_path host_file host_dir setattr flags statfs getxattr listxattr removexattr;
+            truncate fallocate sync behind_link host_path host_file host_dir setattr flags statfs getxattr listxattr removexattr;
         own: shared_attributes on_host setxattr write;
     }
 

@@ -179,7 +179,11 @@ fn open_mount(
     let Source::Store { dir, .. } = &spec.source else {
         return Ok(None);
     };
-    let dir = mounts::real(&mounts::store_on_host(outer, caller, dir)?);
+    let dir = mounts::real(&mounts::store_on_host(
+        outer,
+        caller,
+        (dir, spec.read_only),
+    )?);
     if of_run.iter().any(|(open, _)| mounts::real(open) == dir) {
         return Err(Error::MountedElsewhere(dir));
     }

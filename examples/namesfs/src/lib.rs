@@ -42,7 +42,7 @@ impl FileSystem for NamesFs {
         lower: lower;
         forward: root checks_access is_read_only opens_host_files largest_file transactions content
             identity parent getattr readlink open read_at tmpfile write write_at truncate fallocate sync
-            host_path on_host host_file setattr flags getxattr setxattr listxattr removexattr;
+            behind_link host_path on_host host_file setattr flags getxattr setxattr listxattr removexattr;
         own: kind shared_attributes host_dir lookup getattr_at path readdir create mknod mkdir symlink link link_open unlink rmdir rename
             statfs;
     }

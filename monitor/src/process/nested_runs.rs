@@ -1,6 +1,6 @@
 //! Runs inside of the run: the processes of each see further mounts, which may cover those of the processes around them.
 //!
-//! A process enters a nested run by a request ([`goanna_sys::txncall::Op::Enter`]); the processes that it starts are in it, too, as they
+//! A process enters a nested run by a request ([`goanna_sys::txncall::Op::EnterRun`]); the processes that it starts are in it, too, as they
 //! would be in a mount namespace. The run ends with its last process, and its mounts with it (docs/decisions/0137).
 //!
 //! Lock order: `changing` comes before all locks of the monitor and of back ends; `by_tid` and `ended` are leaves. A thread waits for files of the host
@@ -93,7 +93,7 @@ impl NestedRuns {
         is_alive
     }
 
-    /// Thread `tid` is in the run around its own again, and its own one is returned. Who calls this ends that if no process is in it.
+    /// Thread `tid` is in the run around its own again, and its own one is returned, which the caller ends if no process is in it.
     pub fn leave(&self, tid: i32) -> Option<Arc<NestedRun>> {
         let mut by_tid = self.by_tid.write();
         let left = by_tid.remove(&tid)?;

@@ -30,7 +30,7 @@ impl FileSystem for Counted {
         lower: lower;
         forward: kind root checks_access is_read_only opens_host_files largest_file transactions content identity parent path
             getattr readlink readdir open read_at tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at
-            truncate fallocate sync host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+            truncate fallocate sync behind_link host_path host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
         own: shared_attributes on_host lookup getattr_at create;
     }
 

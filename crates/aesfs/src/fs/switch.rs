@@ -32,7 +32,7 @@ impl FileSystem for AesFs {
         forward: checks_access is_read_only transactions;
         own: kind identity shared_attributes root opens_host_files largest_file content lookup parent path getattr getattr_at readlink readdir
             open read_at create tmpfile mknod mkdir symlink link link_open unlink rmdir rename write write_at truncate
-            fallocate sync host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+            fallocate sync behind_link host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
     }
 
     fn kind(&self) -> &'static str {

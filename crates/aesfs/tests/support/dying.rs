@@ -81,7 +81,7 @@ impl FileSystem for Dying {
     forward! {
         lower: lower;
         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity lookup parent path
-            getattr getattr_at readlink readdir read_at sync host_path flags statfs getxattr listxattr link_open write_at;
+            getattr getattr_at readlink readdir read_at sync behind_link host_path flags statfs getxattr listxattr link_open write_at;
         own: kind shared_attributes on_host host_file host_dir open create tmpfile mknod mkdir symlink link unlink rmdir rename write truncate fallocate setattr setxattr removexattr;
     }
 

@@ -163,11 +163,9 @@ pub fn build_on(
                 Some(MountType::Backend(backend)) => {
                     let inside = place_inside(&built.mounts, how.caller, path);
                     let over = inside.as_ref().and_then(|place| {
-                        let opened =
-                            backend.open_over(&place.mount.fs, &place.node, path, options)?;
                         // Through a read-only mount nothing can be changed.
                         flags |= place.mount.flags & MountFlags::READ_ONLY;
-                        Some(opened)
+                        backend.open_over(&place.mount.fs, &place.node, path, options)
                     });
                     let opened = match over {
                         Some(opened) => opened,
@@ -179,7 +177,7 @@ pub fn build_on(
             },
             Source::Store { dir, durability } => {
                 check_mount_point(spec)?;
-                let dir = &store_on_host(&built.mounts, how.caller, dir)?;
+                let dir = &store_on_host(&built.mounts, how.caller, (dir, spec.read_only))?;
                 let is_same = |(other, _): &OpenStore| real(other) == real(dir);
                 if built.stores.iter().any(is_same) {
                     return Err(Error::MountedTwice(dir.clone()));
@@ -222,20 +220,30 @@ fn on_host(source: &Path, place: Option<&Place>) -> Result<PathBuf, Error> {
     })
 }
 
-/// The path on the host of the store's directory `dir`, which may have to be made. Fails in a mount that does not show the host's files.
-pub fn store_on_host(mounts: &Mounts, caller: &Caller, dir: &Path) -> Result<PathBuf, Error> {
-    let place = place_inside(mounts, caller, dir);
-    if place.is_some() {
-        return on_host(dir, place.as_ref());
-    }
-    let (Some(parent), Some(name)) = (dir.parent(), dir.file_name()) else {
-        return Ok(dir.to_owned());
+/// The path on the host of the store's directory `dir`, which may have to be made. Fails in a mount that does not show the host's files, and in a read-only
+/// one unless the store `is_read_only`.
+pub fn store_on_host(
+    mounts: &Mounts,
+    caller: &Caller,
+    (dir, is_read_only): (&Path, bool),
+) -> Result<PathBuf, Error> {
+    let (place, name) = match (place_inside(mounts, caller, dir), dir.parent()) {
+        (Some(place), _) => (place, None),
+        (None, Some(parent)) => match place_inside(mounts, caller, parent) {
+            Some(place) => (place, dir.file_name()),
+            None => return Ok(dir.to_owned()),
+        },
+        (None, None) => return Ok(dir.to_owned()),
     };
-    let place = place_inside(mounts, caller, parent);
-    match place {
-        Some(place) => Ok(on_host(dir, Some(&place))?.join(name)),
-        None => Ok(dir.to_owned()),
+    if place.mount.flags.contains(MountFlags::READ_ONLY) && !is_read_only {
+        return Err(Error::Source {
+            path: dir.to_owned(),
+            why: "it is in a read-only mount of the run".into(),
+            hint: None,
+        });
     }
+    let path = on_host(dir, Some(&place))?;
+    Ok(name.map_or_else(|| path.clone(), |name| path.join(name)))
 }
 
 impl Builder<'_> {

@@ -41,6 +41,7 @@ pub const METHODS: &[&str] = &[
     "truncate",
     "fallocate",
     "sync",
+    "behind_link",
     "host_path",
     "on_host",
     "host_file",
@@ -72,7 +73,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
 ///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync behind_link host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind unlink rmdir;
 ///     }
 ///
@@ -101,7 +102,7 @@ pub const METHODS: &[&str] = &[
 ///         lower: lower;
 ///         forward: root checks_access is_read_only opens_host_files largest_file transactions content identity shared_attributes lookup parent
 ///             path getattr getattr_at readlink readdir open read_at create tmpfile mknod mkdir symlink link link_open rename write write_at truncate
-///             fallocate sync host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
+///             fallocate sync behind_link host_path on_host host_file host_dir setattr flags statfs getxattr setxattr listxattr removexattr;
 ///         own: kind rmdir;
 ///     }
 ///
@@ -252,6 +253,10 @@ macro_rules! forward_method {
     (sync $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]
             sync(node: ::std::option::Option<&$crate::Node>) -> $crate::Result<()> }
+    };
+    (behind_link $($of:tt)*) => {
+        $crate::forward_method! { @ [$($of)*]
+            behind_link(caller: &$crate::Caller, dir: &$crate::Node, name: &[u8]) -> $crate::Result<$crate::Node> }
     };
     (host_path $($of:tt)*) => {
         $crate::forward_method! { @ [$($of)*]

@@ -478,15 +478,13 @@ impl<'a> Walk<'a> {
                 return Ok(at.clone());
             }
         }
+        let covered = self.covered_by_procfs(at)?;
+        let at = covered.as_ref().unwrap_or(at);
         if self.is_root(at) {
             self.leave_host()?;
             return Ok(at.clone());
         }
-        let proc_at = match at {
-            Pos::Host(path) if path == b"/proc" => self.proc_at.clone(),
-            _ => None,
-        };
-        match proc_at.as_ref().unwrap_or(at) {
+        match at {
             Pos::Host(path) => {
                 // The walk's start and what is above it are directories, the start even when it has been removed.
                 let known =

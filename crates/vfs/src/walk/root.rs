@@ -71,6 +71,23 @@ impl Walk<'_> {
         Ok(Pos::Host(PROC.to_vec()))
     }
 
+    /// The directory on which the /proc is mounted, if the walk of a process with a root directory of its own is there. A walk that began in /proc knows it by the
+    /// usual name.
+    pub(super) fn covered_by_procfs(&mut self, at: &Pos) -> Result<Option<Pos>> {
+        let Some(root) = self.root.clone() else {
+            return Ok(None);
+        };
+        if !matches!(at, Pos::Host(path) if path == b"/proc") {
+            return Ok(None);
+        }
+        self.leave_host()?;
+        if self.proc_at.is_none() {
+            // This is where it is noted.
+            self.step(&root, b"proc", false)?;
+        }
+        Ok(Some(self.proc_at.clone().unwrap_or(root)))
+    }
+
     /// The host's object behind the magic link `path` of /proc, for a walk that the kernel cannot repeat.
     pub(super) fn behind_magic_link(&self, path: &[u8]) -> Result<Pos> {
         let host = self.mounts.host();
