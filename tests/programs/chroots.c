@@ -1,8 +1,14 @@
 /* chroot(2) to a directory: absolute paths, links and `..` from then on; who has the root in common; the way out. */
 #include "step.h"
 
+#include <linux/openat2.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/statfs.h>
+#include <sys/un.h>
+#include <sys/xattr.h>
 
 /* False where the caller may not. */
 static int enters(const char *dir)
@@ -69,6 +75,50 @@ static void changes(void)
 	SHOW("/linked");
 }
 
+/* Calls that take a path each in their own way. */
+static void other_calls(void)
+{
+	struct sockaddr_un name = {.sun_family = AF_UNIX, .sun_path = "/socket"};
+	struct statfs file_system;
+	struct timespec times[2] = {{1000, 0}, {2000, 0}};
+	struct open_how in_root = {.flags = O_RDONLY, .resolve = RESOLVE_IN_ROOT};
+	struct open_how beneath = {.flags = O_RDONLY, .resolve = RESOLVE_BENEATH};
+	char text[16];
+
+	if (!enters("new"))
+		return;
+	MUST(chdir("/etc"));
+	int bound = MUST(socket(AF_UNIX, SOCK_STREAM, 0)), client = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	T("bind", bind(bound, (struct sockaddr *)&name, sizeof name));
+	MUST(listen(bound, 1));
+	SHOW("/socket");
+	T("connect", connect(client, (struct sockaddr *)&name, sizeof name));
+	strcpy(name.sun_path, "/outside");
+	T("connect outside", connect(client, (struct sockaddr *)&name, sizeof name));
+	T("statfs", statfs("/etc/name", &file_system));
+	T("utimensat", utimensat(AT_FDCWD, "/etc/name", times, 0));
+	SHOW("/etc/name");
+	T("setxattr", setxattr("/etc/name", "user.a", "1234", 4, 0));
+	T("getxattr", getxattr("/relative", "user.a", text, sizeof text));
+	T("lgetxattr", lgetxattr("/relative", "user.a", text, sizeof text));
+	T("faccessat", faccessat(AT_FDCWD, "/absolute", R_OK, AT_SYMLINK_NOFOLLOW));
+	int watch = MUST(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+	T("inotify", inotify_add_watch(watch, "/etc", IN_CREATE) < 0);
+	T("inotify outside", inotify_add_watch(watch, "/outside", IN_CREATE));
+	make("/etc/watched", "");
+	IS("an event", read(watch, &(char[256]){0}, 256) > 0);
+	int dir = MUST(open("/", O_DIRECTORY));
+	O("in root", syscall(SYS_openat2, dir, "../../absolute", &in_root, sizeof in_root));
+	O("beneath", syscall(SYS_openat2, dir, "absolute", &beneath, sizeof beneath));
+	O("beneath, relative", syscall(SYS_openat2, dir, "relative", &beneath, sizeof beneath));
+	O("a new file without a name", open("/etc", O_TMPFILE | O_RDWR, 0600));
+	make("/script", "#!/interpreter\n");
+	MUST(chmod("/script", 0755));
+	char *argv[] = {"script", NULL};
+	T("a script", execv("/script", argv));
+	MUST(unlink("/socket"));
+}
+
 static void runs_itself(void)
 {
 	if (!enters("new"))
@@ -76,6 +126,23 @@ static void runs_itself(void)
 	/* The loader is missing there. */
 	char *argv[] = {"program", "child", NULL};
 	T("execve", execv("/program", argv));
+}
+
+static void *enter_alone(void *unused)
+{
+	T("unshare", unshare(CLONE_FS));
+	T("in a separate thread", chroot("new"));
+	T("seen there", access("/etc/name", F_OK));
+	return unused;
+}
+
+static void separate_threads(void)
+{
+	pthread_t thread;
+
+	MUST(pthread_create(&thread, NULL, enter_alone, NULL) ? -1 : 0);
+	MUST(pthread_join(thread, NULL) ? -1 : 0);
+	T("not by the other one", access("/etc/name", F_OK));
 }
 
 static void *enter_in_thread(void *unused)
@@ -184,6 +251,8 @@ static void steps(void)
 	CHILD("changes", changes());
 	CHILD("runs_itself", runs_itself());
 	CHILD("threads", threads());
+	CHILD("separate threads", separate_threads());
+	CHILD("other calls", other_calls());
 	CHILD("children", children());
 	CHILD("way out", way_out());
 	CHILD("user", as_user());

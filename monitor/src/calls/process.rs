@@ -17,6 +17,14 @@ pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
     if matches!(i64::from(call.nr), libc::SYS_unshare | libc::SYS_setns) {
         call.monitor.in_process.leaves_namespaces(call.task.tid);
     }
+    // The namespaces of mounts and of users come with CLONE_FS.
+    const SEPARATES: i32 = libc::CLONE_FS | libc::CLONE_NEWNS | libc::CLONE_NEWUSER;
+    if i64::from(call.nr) == libc::SYS_unshare
+        && call.int(0) & SEPARATES != 0
+        && call.monitor.tasks.sharing_fs(&call.task).len() > 1
+    {
+        call.monitor.roots.separate(call.task.tid);
+    }
     Ok(Answer::PassOn)
 }
 
@@ -65,13 +73,14 @@ pub fn chroot(call: &mut Call<'_>) -> Result<Answer> {
     }
     let tid = call.task.tid;
     let is_root = matches!(&at, Pos::Host(path) if path.is_empty());
-    if !is_root {
-        // The kernel would answer them from its root directory.
-        call.monitor.in_process.exclude(tid);
-    }
     let threads = call.monitor.tasks.sharing_fs(&call.task);
-    call.monitor
-        .roots
-        .change(&threads, (!is_root).then_some(at));
+    if !is_root {
+        for thread in &threads {
+            // The kernel would answer its calls from its own root directory.
+            call.monitor.in_process.exclude(*thread);
+        }
+    }
+    let root = (!is_root).then_some(at);
+    call.monitor.roots.change(tid, &threads, root);
     Ok(Answer::DONE)
 }

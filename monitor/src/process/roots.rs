@@ -32,22 +32,35 @@ impl Roots {
         root.lock().clone()
     }
 
-    /// Changes the root directory of `threads`, which share it.
-    pub fn change(&self, threads: &[i32], root: Option<Pos>) {
+    /// Changes the root directory of thread `tid`, which it has in common with `others`, unless they have separate ones by now.
+    pub fn change(&self, tid: i32, others: &[i32], root: Option<Pos>) {
         if root.is_none() && !self.any.load(Ordering::Acquire) {
             return;
         }
         self.any.store(true, Ordering::Release);
         let mut by_tid = self.by_tid.write();
-        let known = threads.iter().find_map(|tid| by_tid.get(tid).cloned());
-        let shared = known.unwrap_or_default();
-        for tid in threads {
-            by_tid.insert(*tid, Arc::clone(&shared));
-        }
+        let shared = match by_tid.get(&tid) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let new = Root::default();
+                for other in others.iter().chain([&tid]) {
+                    by_tid.entry(*other).or_insert_with(|| Arc::clone(&new));
+                }
+                new
+            }
+        };
         drop(by_tid);
         let former = std::mem::replace(&mut *shared.lock(), root);
         // Without a lock: it may be the last reference to a directory.
         drop(former);
+    }
+
+    /// Thread `tid` has a root directory of its own from now on (`unshare(CLONE_FS)`), at first the same.
+    pub fn separate(&self, tid: i32) {
+        self.any.store(true, Ordering::Release);
+        let mut by_tid = self.by_tid.write();
+        let root = by_tid.get(&tid).map(|root| root.lock().clone());
+        by_tid.insert(tid, Arc::new(Mutex::new(root.flatten())));
     }
 
     /// `child` starts with the root directory of `parent`, and has it in common with it if `shares`.
@@ -126,13 +139,13 @@ mod tests {
             })
         };
         let is = |tid, path: &str| assert_eq!(of(tid).as_deref(), Some(path));
-        roots.change(&[1], None);
+        roots.change(1, &[1], None);
         assert_eq!(of(1), None);
-        roots.change(&[1, 2], at("/a"));
+        roots.change(1, &[1, 2], at("/a"));
         roots.inherit(1, 3, true);
         roots.inherit(1, 4, false);
         roots.inherit(9, 5, false);
-        roots.change(&[2], at("/b"));
+        roots.change(2, &[1, 2], at("/b"));
         is(1, "/b");
         is(3, "/b");
         is(4, "/a");
@@ -142,7 +155,13 @@ mod tests {
         assert_eq!(of(3), None);
         roots.ended(4);
         assert_eq!(of(4), None);
-        roots.change(&[1], None);
-        assert_eq!((of(1), of(2)), (None, None));
+        roots.separate(2);
+        roots.change(1, &[1, 2], None);
+        assert_eq!(of(1), None);
+        is(2, "/b");
+        roots.separate(6);
+        roots.change(7, &[6, 7, 8], at("/c"));
+        assert_eq!(of(6), None);
+        is(8, "/c");
     }
 }
