@@ -125,10 +125,12 @@ fn runs_are_nested_in_nested_runs() {
             echo $?
             amino run $AT --store $D/b --txn -- true
             echo $?
+            amino run $AT --store $D/b -- amino txn begin
+            echo $?
             ls $TOP
         "#;
         let ended = inside(&place, &[], script).expect(0);
-        assert_eq!(ended.text(), "125\nc\n125\n3\n125\n");
+        assert_eq!(ended.text(), "125\nc\n125\n3\n125\n125\n");
         let errors = ended.errors();
         let elsewhere = "the store is mounted at another place of this run";
         assert_eq!(errors.matches(elsewhere).count(), 2, "{errors}");

@@ -414,7 +414,7 @@ fn txn_exit_code(error: &ClientError) -> u8 {
 fn txn_hint(error: &ClientError) -> Option<&'static str> {
     Some(match error {
         ClientError::NotUnderAmino => "start the shell with: amino run bash",
-        ClientError::NoStore => "transactions need a store: amino run mounts one",
+        ClientError::NoStore => "transactions need a store that the outermost amino run mounts",
         ClientError::NoProcess => {
             "amino txn acts on its parent, a shell that was started by amino run"
         }

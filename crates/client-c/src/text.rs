@@ -9,7 +9,7 @@ pub fn of(code: i32) -> &'static CStr {
     match Errno::from_raw(code.saturating_abs()) {
         _ if code == 0 => c"success",
         Errno::ENOSYS => c"not running under amino",
-        Errno::EOPNOTSUPP => c"no store is mounted in this run",
+        Errno::EOPNOTSUPP => c"no store for transactions is mounted in this run",
         Errno::EINVAL => c"invalid operation or malformed identifier",
         Errno::EFAULT => c"the buffer is not accessible memory",
         Errno::ESRCH => c"the process does not belong to this run",

@@ -9,8 +9,8 @@ pub enum Error {
     /// `ENOSYS`: no monitor answers. Of every call.
     #[error("not running under amino")]
     NotUnderAmino,
-    /// `EOPNOTSUPP`: the run has no store. Of every call.
-    #[error("no store is mounted in this run")]
+    /// `EOPNOTSUPP`: the run has no store, or the process is in a nested run with another one. Of every call.
+    #[error("no store for transactions is mounted in this run")]
     NoStore,
     /// `EINVAL`: the monitor does not know the operation, its flags or the form of the identifier. Of every call.
     #[error("invalid operation or malformed identifier")]

@@ -74,6 +74,18 @@ fn may_enter(monitor: &Monitor, tid: i32) -> Result<()> {
     Ok(())
 }
 
+/// Whether thread `tid` is in a nested run with a store of its own.
+pub fn has_other_store(monitor: &Monitor, tid: i32) -> bool {
+    let Some(run) = monitor.nested.of(tid) else {
+        return false;
+    };
+    let mut runs = run.and_around();
+    runs.any(|run| {
+        let own = run.own_mounts(&monitor.mounts);
+        own.iter().any(|mount| mount.fs.transactions().is_some())
+    })
+}
+
 /// Thread `tid` leaves the nested run that it is in. Returns the answer for it when the changes in the mounts are on the disk. ENODATA.
 pub fn leave(monitor: &Monitor, tid: i32) -> Result<Vec<u8>> {
     // First, so that of several runs with the same store only the last one closes it.

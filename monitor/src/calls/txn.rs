@@ -150,6 +150,11 @@ impl Request {
             Some(pid) => pid,
             None => procfs::status(self.caller)?.tgid,
         };
+        let tid = tids.first().copied().unwrap_or(self.caller);
+        if nested::has_other_store(monitor, tid) {
+            // They would not cover it.
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         let before = offsets(process, |object| monitor.shadows.find(object).is_some());
         let participants = &monitor.participants;
         let (id, depth) = match self.op {

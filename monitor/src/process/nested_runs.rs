@@ -171,7 +171,7 @@ impl NestedRuns {
 
 impl NestedRun {
     /// Itself, and those around it.
-    fn and_around(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+    pub fn and_around(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
         std::iter::successors(Some(self), |run| run.outer.as_ref())
     }
 

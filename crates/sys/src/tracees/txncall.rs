@@ -45,7 +45,7 @@ pub const DEPTH_MAX: usize = 64;
 
 /// The operations. Errors of all of them: ENOSYS outside of `amino run`; EINVAL for an unknown operation, flags, or a malformed
 /// identifier; EFAULT for a bad buffer; ESRCH when `target` is not a process of this run; EPERM when it is another user's;
-/// EOPNOTSUPP when no store is mounted. For [`Op::Begin`], [`Op::Resume`] and
+/// EOPNOTSUPP when no store is mounted, and for the begin of a transaction in a nested run that has another store. For [`Op::Begin`], [`Op::Resume`] and
 /// [`Op::Attach`]: EAGAIN when the program has seccomp filters of its own: the filter of participants cannot be added to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
