@@ -119,6 +119,9 @@ pub enum Error {
     /// A store that the run, or another run inside of it, has mounted already.
     #[error("{}: the store is mounted at another place of this run, or was when the run began", escape_path(.0))]
     MountedElsewhere(PathBuf),
+    /// A nested run asks for mounts in a way that this version does not know.
+    #[error("the run around this process has another version of amino")]
+    OtherVersion,
     /// A transaction over two stores.
     #[error("--txn: a transaction cannot span a second store, which is mounted at {}", escape(.0))]
     SeveralStores(Vec<u8>),

@@ -3,19 +3,19 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 
 use goanna_monitor::Nesting;
 use goanna_sys::txncall::{self, Op, RUN_TEXT_MAX};
-use goanna_vfs::{Caller, Errno, Mount, MountFlags, Mounts, wait_for_locks};
+use goanna_vfs::{Caller, Errno, Mount, MountFlags, Mounts};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::mounts::{self, Builder, MountSpec, MountTypes, MountedStores, OpenStore, Source};
 use crate::store::{self, Create};
-use crate::{Engine, Error, Report, StoreError};
+use crate::{Engine, Error, Report};
 
 /// What a nested run asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -155,14 +155,12 @@ impl NestedMounts {
             }
             Some(at) => stores
                 .get(at)
-                .map_or(Ok(()), |(_, (dir, fs))| store::flush(dir, fs)),
+                .map_or(Ok(()), |(_, (dir, fs))| store::flush(dir, &**fs)),
             // Another run has closed it.
             None if mount.fs.transactions().is_some() => Ok(()),
             None => {
-                let synced = wait_for_locks(|| mount.fs.sync(None));
-                let dir = PathBuf::from(OsStr::from_bytes(&mount.target));
-                let what = "bring its changes to the disk";
-                synced.map_err(|errno| Error::store(&dir, StoreError::operation(what, errno)))
+                let dir = Path::new(OsStr::from_bytes(&mount.target));
+                store::flush(dir, &*mount.fs)
             }
         }
     }
@@ -221,10 +219,7 @@ impl Nesting for NestedMounts {
                 Ok(mounts) => (Some(mounts), None),
                 Err(error) => (None, Some((self.describe)(error))),
             },
-            Err(_) => {
-                let malformed = Error::Subprocess(Errno::EBADMSG);
-                (None, Some((self.describe)(malformed)))
-            }
+            Err(_) => (None, Some((self.describe)(Error::OtherVersion))),
         };
         let notes = notes.into_inner();
         (encoded(&Answer { notes, failure }), mounts)
@@ -244,4 +239,28 @@ impl Nesting for NestedMounts {
 
 fn encoded(answer: &Answer) -> Vec<u8> {
     postcard::to_allocvec(answer).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use goanna_vfs::SynthFs;
+
+    use super::*;
+
+    #[test]
+    fn a_request_of_another_version_is_refused_by_name() {
+        let describe = |error: Error| Report {
+            text: error.to_string(),
+            hint: None,
+            code: 125,
+        };
+        let nested = NestedMounts::new(&[], Box::new(describe), Vec::new());
+        let outer = Mounts::new(Arc::new(SynthFs::new(1)));
+        let caller = Caller::with_ids(0, 0);
+        let (answer, mounts) = nested.begin(&[0xff; 64], &outer, &[], &caller);
+        assert!(mounts.is_none());
+        let answer: Answer = postcard::from_bytes(&answer).unwrap();
+        let text = answer.failure.unwrap().text;
+        assert!(text.contains("another version of amino"), "{text}");
+    }
 }

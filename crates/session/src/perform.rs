@@ -127,7 +127,7 @@ fn stubs(plan: &Plan) -> Stubs {
 /// Makes a store durable. It stays open only if this process is its owner.
 fn bring_to_disk(dir: &Path, fs: &Arc<AminoFs>, owned: Option<&OpenStore>) -> Result<(), Error> {
     match owned {
-        Some((own, _)) if mounts::real(own) == mounts::real(dir) => store::flush(dir, fs),
+        Some((own, _)) if mounts::real(own) == mounts::real(dir) => store::flush(dir, &**fs),
         _ => store::close(dir, fs),
     }
 }

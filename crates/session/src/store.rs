@@ -229,8 +229,8 @@ pub fn close(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
     fs.close().map_err(|why| Error::store(dir, why))
 }
 
-/// Syncs the store, and leaves it open. A failure means the same as for [`close`].
-pub fn flush(dir: &Path, fs: &AminoFs) -> Result<(), Error> {
+/// Syncs the store or other file system `fs`, which messages call `dir`, and leaves it open. A failure means the same as for [`close`].
+pub fn flush(dir: &Path, fs: &dyn FileSystem) -> Result<(), Error> {
     let what = "bring its changes to the disk";
     let failed = |errno| Error::store(dir, StoreError::operation(what, errno));
     wait_for_locks(|| fs.sync(None)).map_err(failed)
