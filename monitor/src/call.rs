@@ -496,7 +496,7 @@ impl TaskView<'_> {
 }
 
 /// Whether the magic link is of a mapped file.
-/// The thread whose directory in /proc the canonical `path` lies in.
+/// The thread or process of the directory of /proc in which the canonical `path` lies.
 pub fn thread_of(path: &[u8]) -> Option<i32> {
     let mut parts = path.split(|&byte| byte == b'/').skip(2);
     let (process, task, thread) = (parts.next()?, parts.next(), parts.next());

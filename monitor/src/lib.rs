@@ -13,7 +13,7 @@
 //!
 //! Threads of a run: one supervisor (the thread that calls [`Run::follow`]; ptrace belongs to a thread), a small pool, one
 //! sweeper, one for signals, and those of the executor: a clock, and threads that run attempts. A call that waits holds none
-//! ([ADR 0067](../../docs/decisions/0067-calls-that-wait-hold-no-thread.md)). Lock order: the table of `profiled` comes first; `tasks` and `shadows` tables and
+//! ([ADR 0067](../../docs/decisions/0067-calls-that-wait-hold-no-thread.md)). Lock order: `changing` of `process::nested_runs` comes first, then the table of `profiled`; `tasks` and `shadows` tables and
 //! `programs` are leaves, as are the registry of `participants` and the supervisor's `mailbox`; no thread waits for a tracee or a back end while it holds one
 //! of them, except `programs` while a program is copied, and the table of `profiled` while a transaction begins.
 

@@ -1,4 +1,4 @@
-/* chroot(2) to a directory: absolute paths, links and `..` from then on; who has the root in common; the way out. */
+/* chroot(2) to a directory: absolute paths, links and `..` from then on; which threads and processes share the root; the way out. */
 #include "step.h"
 
 #include <linux/openat2.h>

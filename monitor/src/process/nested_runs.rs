@@ -48,7 +48,7 @@ pub struct NestedRuns {
     any: AtomicBool,
     /// By thread.
     by_tid: RwLock<HashMap<i32, Arc<NestedRun>>>,
-    /// Those whose last process has ended, and whose mounts are there yet.
+    /// Runs without processes whose mounts are not removed yet.
     ended: Mutex<Vec<Arc<NestedRun>>>,
 }
 

@@ -114,7 +114,7 @@ pub struct Walk<'a> {
     resolve: u64,
     /// Where absolute paths start, unless that is the kernel's root directory of the process.
     root: Option<Pos>,
-    /// The directory on which the /proc is mounted that the walk has come to: the walk goes on in the host's /proc, whose links depend on the caller.
+    /// A mount point of procfs below `root`, once the walk has crossed it. The walk goes on in the host's /proc, where links depend on the caller.
     proc_at: Option<Pos>,
     links: u32,
     /// Where the walk started, for `RESOLVE_BENEATH` and `RESOLVE_IN_ROOT`.
