@@ -259,7 +259,7 @@ impl<'m> Call<'m> {
     /// The working directory, and whether it is the host's.
     pub fn cwd(&self) -> Result<Cwd> {
         let tid = self.task.tid;
-        self.task.cwd(|| {
+        let find = || {
             let identity = procfs::cwd_identity(tid)?;
             let link = || format!("/proc/{tid}/cwd");
             if let Some(shadow) = self.monitor.shadows.of_link(identity, link)? {
@@ -267,8 +267,13 @@ impl<'m> Call<'m> {
             }
             // Deeper than the longest path: the link in /proc is used instead.
             let path = procfs::cwd(tid).unwrap_or_else(|_| format!("/proc/{tid}/cwd").into_bytes());
-            Ok((host_pos(path), true))
-        })
+            Ok((self.host_pos(path), true))
+        };
+        // pivot_root(2) changes that of other processes, too.
+        if self.monitor.roots.are_in_kernel(tid) {
+            return find();
+        }
+        self.task.cwd(find)
     }
 
     /// The device and inode number of the object where a relative path from `dirfd` starts, as when the call first asked.
@@ -292,8 +297,8 @@ impl<'m> Call<'m> {
             None => return Err(Errno::ENOENT.into()),
             Some(b'/') => {
                 let root = self.monitor.roots.of(self.task.tid);
-                let is_native = root.is_none();
-                return Ok((root.unwrap_or_else(Pos::root), is_native));
+                let is_native = root.as_ref().is_none_or(|root| root.is_in_kernel);
+                return Ok((root.map_or_else(Pos::root, |root| root.at), is_native));
             }
             Some(_) => {}
         }
@@ -305,7 +310,24 @@ impl<'m> Call<'m> {
             return Ok((Pos::Mounted(shadow.place().clone()), false));
         }
         let link = procfs::fd_link(self.task.tid, dirfd)?;
-        Ok((host_pos(link), true))
+        Ok((self.host_pos(link), true))
+    }
+
+    /// The position of a host directory for which the kernel showed `path`. It is found from the root directory that this task has in the kernel.
+    fn host_pos(&self, path: Vec<u8>) -> Pos {
+        let without_slash = |path: Vec<u8>| if path == b"/" { Vec::new() } else { path };
+        let path = without_slash(path);
+        let tid = self.task.tid;
+        if let Some(root) = self.monitor.roots.of(tid)
+            && root.is_in_kernel
+            && let Pos::Host(dir) = root.at
+            && let Ok(shown) = procfs::root(tid)
+            && let Some(rest) = path.strip_prefix(&*without_slash(shown))
+            && matches!(rest.first(), None | Some(b'/'))
+        {
+            return Pos::Host([&dir[..], rest].concat());
+        }
+        Pos::Host(path)
     }
 
     /// Walks `path` from `dirfd` to the object it names.
@@ -454,11 +476,6 @@ impl<'m> Call<'m> {
     }
 }
 
-/// A path the kernel showed for a directory it holds.
-fn host_pos(path: Vec<u8>) -> Pos {
-    Pos::Host(if path == b"/" { Vec::new() } else { path })
-}
-
 /// /proc as one task sees it, for walks.
 pub struct TaskView<'m> {
     monitor: &'m Monitor,
@@ -469,9 +486,12 @@ pub struct TaskView<'m> {
 impl ProcessView for TaskView<'_> {
     fn magic_link(&self, path: &[u8]) -> Option<Pos> {
         if path.ends_with(b"/root") {
-            // For the kernel, every tracee has the monitor's root.
-            let root = thread_of(path).and_then(|tid| self.monitor.roots.of(tid));
-            return Some(root.unwrap_or_else(Pos::root));
+            // For the kernel, tracees have the monitor's root, unless they have called pivot_root(2) or chroot(2) in a mount namespace of their own.
+            return match thread_of(path).and_then(|tid| self.monitor.roots.of(tid)) {
+                Some(root) if root.is_in_kernel => None,
+                Some(root) => Some(root.at),
+                None => Some(Pos::root()),
+            };
         }
         if is_mapping(path) && !self.may_open_mappings() {
             return None;

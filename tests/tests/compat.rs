@@ -94,6 +94,7 @@ in_every_place! {
     rules_of_paths => |place| check(&place, "pathrules", false);
     roots => |place| check(&place, "roots", false);
     chroots => |place| check(&place, "chroots", false);
+    root_directories_in_mount_namespaces => |place| check(&place, "pivots", false);
     rw => |place| check(&place, "rw", false);
     dirs => |place| check(&place, "dirs", false);
     the_directory_above_a_mount => |place| check(&place, "above", false);

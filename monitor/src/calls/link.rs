@@ -340,8 +340,10 @@ fn read_magic(
 ) -> Result<Answer> {
     let roots = &call.monitor.roots;
     let root_of_other = thread_of(link).filter(|_| link.ends_with(b"/root"));
-    if let Some(root) = root_of_other.and_then(|tid| roots.of(tid)) {
-        return put_path(call, root.path(&*call.caller()?)?.0, buffer, size);
+    if let Some(root) = root_of_other.and_then(|tid| roots.of(tid))
+        && !root.is_in_kernel
+    {
+        return put_path(call, root.at.path(&*call.caller()?)?.0, buffer, size);
     }
     let path = match call.monitor.behind_magic_link(link) {
         Some(place) => {
@@ -368,7 +370,7 @@ fn put_path(call: &Call<'_>, mut path: Vec<u8>, buffer: u64, size: usize) -> Res
     if let Some(root) = call.monitor.roots.of(call.task.tid)
         && path.first() == Some(&b'/')
     {
-        path = roots::below(&root.path(&*call.caller()?)?.0, &path);
+        path = roots::below(&root.at.path(&*call.caller()?)?.0, &path);
     }
     put_target(call, buffer, &path, size)
 }

@@ -3,7 +3,9 @@
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Result, caps, ops};
 
-use crate::call::{Answer, Call, Target};
+use crate::call::{Answer, Call, Resolved, Target};
+use crate::inprocess::mount_points::shares_mounts;
+use crate::process::task::Task;
 
 /// umask(2)
 pub fn umask(call: &mut Call<'_>) -> Result<Answer> {
@@ -24,6 +26,10 @@ pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
         && call.monitor.tasks.sharing_fs(&call.task).len() > 1
     {
         call.monitor.roots.separate(call.task.tid);
+    }
+    // A mount namespace comes with its root directory. Type 0 is any.
+    if i64::from(call.nr) == libc::SYS_setns && matches!(call.int(1), 0 | libc::CLONE_NEWNS) {
+        root_changes_in_kernel(call, &call.task);
     }
     Ok(Answer::PassOn)
 }
@@ -60,9 +66,48 @@ pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
     }
 }
 
-/// chroot(2): absolute paths of the process start at the directory from now on. The kernel's root directory of the process stays.
+fn root_changes_in_kernel(call: &Call<'_>, task: &Task) {
+    let threads = call.monitor.tasks.sharing_fs(task);
+    call.monitor.roots.changes_in_kernel(task.tid, &threads);
+}
+
+/// Whether the caller's root directory may be another one in the kernel, too: in a mount namespace of its own.
+fn may_change_in_kernel(call: &Call<'_>) -> bool {
+    let tid = call.task.tid;
+    !shares_mounts(tid) && !call.monitor.roots.keeps(tid) && call.monitor.outside.allows_all()
+}
+
+/// pivot_root(2): the kernel does it in a mount namespace of the caller's own. EPERM in that of the run, EINVAL where a directory is in a mount of the run.
+pub fn pivot_root(call: &mut Call<'_>) -> Result<Answer> {
+    if !may_change_in_kernel(call) {
+        return Err(Errno::EPERM.into());
+    }
+    for index in [0, 1] {
+        let dir = call.object(libc::AT_FDCWD, &call.path(index)?, true)?;
+        if let Target::At(_) = dir {
+            return Err(Errno::EINVAL.into());
+        }
+    }
+    call.monitor.tasks.about_to_change(&call.task);
+    // It changes the root and working directories of all processes of the mount namespace. In another one than that, nothing changes.
+    for tid in call.monitor.alive.all() {
+        if !shares_mounts(tid)
+            && let Ok(task) = call.monitor.tasks.get(tid)
+        {
+            root_changes_in_kernel(call, &task);
+        }
+    }
+    Ok(Answer::PassOn)
+}
+
+/// chroot(2): absolute paths of the process start at the directory from now on. The kernel's root directory of the process stays, unless the process is in a mount
+/// namespace of its own, where the monitor cannot reach the directory by its path.
 pub fn chroot(call: &mut Call<'_>) -> Result<Answer> {
-    let at = call.resolve(libc::AT_FDCWD, &call.path(0)?, true)?.at;
+    let Resolved { at, native } = call.resolve(libc::AT_FDCWD, &call.path(0)?, true)?;
+    if native && matches!(at, Pos::Host(_)) && may_change_in_kernel(call) {
+        root_changes_in_kernel(call, &call.task);
+        return Ok(Answer::PassOn);
+    }
     let (caller, place) = (call.caller()?, call.place(at.clone())?);
     if !place.node.is_dir() {
         return Err(Errno::ENOTDIR.into());

@@ -1,48 +1,95 @@
-//! The root directories of processes that have called chroot(2).
+//! The root directories of processes that have called chroot(2) or pivot_root(2).
 //!
-//! The kernel keeps the root directory that all processes of the run began with: it cannot enter a directory in a mount. So the monitor resolves their absolute
-//! paths, all of which notify (docs/decisions/0138).
+//! The kernel cannot enter a directory in a mount, so it keeps the root directory that all processes of the run began with, and the monitor resolves absolute paths, all
+//! of which notify. In a mount namespace of its own, a process can have another directory of the host as its root in the kernel, too
+//! (docs/decisions/0138).
 //!
 //! The lock is a leaf; a root's lock comes after it.
 
 use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use goanna_vfs::walk::Pos;
+use goanna_vfs::walk::{Pos, Root};
 use parking_lot::{Mutex, RwLock};
 
-/// The root directory of the threads that share it (`CLONE_FS`); `None`: the kernel's.
-type Root = Arc<Mutex<Option<Pos>>>;
+/// What is known of a root directory.
+#[derive(Debug, Clone, Default)]
+enum Known {
+    /// It is that of the run.
+    #[default]
+    OfRun,
+    /// It is the kernel's root directory of the process, which may be another one than that of the run.
+    InKernel,
+    /// The process believes to have this one. The kernel's is that of the run.
+    Kept(Pos),
+}
+
+/// The root directory of the threads that share it (`CLONE_FS`).
+type Shared = Arc<Mutex<Known>>;
 
 /// The root directories of all threads.
 #[derive(Debug, Default)]
 pub struct Roots {
     any: AtomicBool,
-    by_tid: RwLock<HashMap<i32, Root>>,
+    by_tid: RwLock<HashMap<i32, Shared>>,
 }
 
 impl Roots {
-    /// The root directory of thread `tid`; `None`: the kernel's.
-    pub fn of(&self, tid: i32) -> Option<Pos> {
+    fn known(&self, tid: i32) -> Known {
         if !self.any.load(Ordering::Acquire) {
-            return None;
+            return Known::OfRun;
         }
-        let root = self.by_tid.read().get(&tid).cloned()?;
-        root.lock().clone()
+        let root = self.by_tid.read().get(&tid).cloned();
+        root.map_or(Known::OfRun, |root| root.lock().clone())
     }
 
-    /// Changes the root directory of thread `tid`, which it has in common with `others`, unless they have separate ones by now.
+    /// The root directory of thread `tid`; `None`: that of the run.
+    pub fn of(&self, tid: i32) -> Option<Root> {
+        match self.known(tid) {
+            Known::OfRun => None,
+            Known::InKernel => kernels_root(tid),
+            Known::Kept(at) => Some(Root {
+                at,
+                is_in_kernel: false,
+            }),
+        }
+    }
+
+    /// Whether the monitor keeps a root directory for thread `tid` of which the kernel does not know.
+    pub fn keeps(&self, tid: i32) -> bool {
+        matches!(self.known(tid), Known::Kept(_))
+    }
+
+    /// Whether the kernel may have changed the root directory of thread `tid`, and may do so again.
+    pub fn are_in_kernel(&self, tid: i32) -> bool {
+        matches!(self.known(tid), Known::InKernel)
+    }
+
+    /// Changes the root directory of thread `tid`, which it has in common with `others`, unless they have separate ones by now; `None`: to that of the run.
     pub fn change(&self, tid: i32, others: &[i32], root: Option<Pos>) {
         if root.is_none() && !self.any.load(Ordering::Acquire) {
             return;
         }
+        self.set(tid, others, root.map_or(Known::OfRun, Known::Kept));
+    }
+
+    /// The kernel is about to change the root directory of thread `tid`, which it has in common with `others`.
+    pub fn changes_in_kernel(&self, tid: i32, others: &[i32]) {
+        if !self.keeps(tid) {
+            self.set(tid, others, Known::InKernel);
+        }
+    }
+
+    fn set(&self, tid: i32, others: &[i32], root: Known) {
         self.any.store(true, Ordering::Release);
         let mut by_tid = self.by_tid.write();
         let shared = match by_tid.get(&tid) {
             Some(known) => Arc::clone(known),
             None => {
-                let new = Root::default();
+                let new = Shared::default();
                 for other in others.iter().chain([&tid]) {
                     by_tid.entry(*other).or_insert_with(|| Arc::clone(&new));
                 }
@@ -60,7 +107,7 @@ impl Roots {
         self.any.store(true, Ordering::Release);
         let mut by_tid = self.by_tid.write();
         let root = by_tid.get(&tid).map(|root| root.lock().clone());
-        by_tid.insert(tid, Arc::new(Mutex::new(root.flatten())));
+        by_tid.insert(tid, Arc::new(Mutex::new(root.unwrap_or_default())));
     }
 
     /// `child` starts with the root directory of `parent`, and has it in common with it if `shares`.
@@ -100,6 +147,19 @@ impl Roots {
     }
 }
 
+/// The kernel's root directory of thread `tid`; `None` where it is that of the run, also by a bind mount.
+fn kernels_root(tid: i32) -> Option<Root> {
+    let path = format!("/proc/{tid}/root");
+    let of = |path: &str| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    match (of("/"), of(&path)) {
+        (Ok(own), Ok(its)) if own != its => Some(Root {
+            at: Pos::Host(path.into_bytes()),
+            is_in_kernel: true,
+        }),
+        _ => None,
+    }
+}
+
 /// The canonical `path` as a process sees it whose root directory is `root`.
 pub fn below(root: &[u8], path: &[u8]) -> Vec<u8> {
     match path.strip_prefix(root) {
@@ -133,7 +193,7 @@ mod tests {
     fn threads_share_a_root_and_processes_inherit_it() {
         let roots = Roots::default();
         let of = |tid| {
-            roots.of(tid).map(|pos| match pos {
+            roots.of(tid).map(|root| match root.at {
                 Pos::Host(path) => String::from_utf8(path).unwrap(),
                 Pos::Mounted(_) => String::new(),
             })

@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 pub use host::is_magic_link;
 use host::{free_of_links, is_directory, is_link, parent_of};
+pub use root::Root;
 
 /// Linux follows at most this many symbolic links in one walk (`MAXSYMLINKS`), then ELOOP.
 const MAX_LINKS: u32 = 40;
@@ -112,8 +113,8 @@ pub struct Walk<'a> {
     caller: &'a Caller,
     process_view: &'a dyn ProcessView,
     resolve: u64,
-    /// Where absolute paths start, unless that is the kernel's root directory of the process.
-    root: Option<Pos>,
+    /// Where absolute paths start, unless that is the root directory of the run.
+    root: Option<Root>,
     /// A mount point of procfs below `root`, once the walk has crossed it. The walk goes on in the host's /proc, where links depend on the caller.
     proc_at: Option<Pos>,
     links: u32,
@@ -480,8 +481,7 @@ impl<'a> Walk<'a> {
         }
         let covered = self.covered_by_procfs(at)?;
         let at = covered.as_ref().unwrap_or(at);
-        if self.is_root(at) {
-            self.leave_host()?;
+        if self.stays_at_root(at)? {
             return Ok(at.clone());
         }
         match at {

@@ -1,4 +1,4 @@
-//! Where absolute paths start, and /proc below another root directory.
+//! Where absolute paths start if not at the root directory of the run, and /proc below such a directory.
 
 use std::sync::Arc;
 
@@ -6,12 +6,29 @@ use super::host::{is_procfs, parent_of};
 use super::{Pos, Walk, same_mount};
 use crate::{Errno, Place, Result};
 
+/// The root directory of a process, if it is not that of the run.
+#[derive(Debug, Clone)]
+pub struct Root {
+    /// The directory.
+    pub at: Pos,
+    /// Whether it is the kernel's root directory of the process, too. If not, the kernel cannot repeat a walk that comes there.
+    pub is_in_kernel: bool,
+}
+
 impl Walk<'_> {
-    /// Lets absolute paths and absolute links start at `root`, as after chroot(2). The kernel knows nothing of it, so it cannot repeat a walk that comes there.
+    /// Lets absolute paths and absolute links start at `root`, as after chroot(2).
     #[must_use]
-    pub fn with_root(mut self, root: Option<Pos>) -> Self {
+    pub fn with_root(mut self, root: Option<Root>) -> Self {
         self.root = root;
         self
+    }
+
+    /// The walk has come to the root directory, or to a /proc that is found by its place below that.
+    fn meet_root(&mut self) -> Result<()> {
+        match &self.root {
+            Some(root) if !root.is_in_kernel => self.leave_host(),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn absolute_start(&mut self) -> Result<Pos> {
@@ -25,8 +42,8 @@ impl Walk<'_> {
             }
             _ => match self.root.clone() {
                 Some(root) => {
-                    self.leave_host()?;
-                    Ok(root)
+                    self.meet_root()?;
+                    Ok(root.at)
                 }
                 None => {
                     self.from_root = true;
@@ -36,12 +53,17 @@ impl Walk<'_> {
         }
     }
 
-    pub(super) fn is_root(&self, at: &Pos) -> bool {
-        match (&self.root, at) {
+    /// Whether `..` leads nowhere from `at`, since it is the root directory.
+    pub(super) fn stays_at_root(&mut self, at: &Pos) -> Result<bool> {
+        let is_root = match (self.root.as_ref().map(|root| &root.at), at) {
             (Some(Pos::Host(root)), Pos::Host(path)) => root == path,
             (Some(Pos::Mounted(root)), Pos::Mounted(place)) => root.key() == place.key(),
             _ => false,
+        };
+        if is_root {
+            self.meet_root()?;
         }
+        Ok(is_root)
     }
 
     /// The start of a walk along the absolute target of a link found in `dir`; EXDEV where that is not allowed.
@@ -66,7 +88,7 @@ impl Walk<'_> {
         if !path.is_some_and(|path| path != PROC && is_procfs(&path)) {
             return Ok(at);
         }
-        self.leave_host()?;
+        self.meet_root()?;
         self.proc_at = Some(at);
         Ok(Pos::Host(PROC.to_vec()))
     }
@@ -80,12 +102,12 @@ impl Walk<'_> {
         if !matches!(at, Pos::Host(path) if path == b"/proc") {
             return Ok(None);
         }
-        self.leave_host()?;
+        self.meet_root()?;
         if self.proc_at.is_none() {
             // This is where it is noted.
-            self.step(&root, b"proc", false)?;
+            self.step(&root.at, b"proc", false)?;
         }
-        Ok(Some(self.proc_at.clone().unwrap_or(root)))
+        Ok(Some(self.proc_at.clone().unwrap_or(root.at)))
     }
 
     /// The host's object behind the magic link `path` of /proc, for a walk that the kernel cannot repeat.

@@ -131,7 +131,7 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Answer> {
 pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
     let (cwd, on_host) = call.cwd()?;
     let root = call.monitor.roots.of(call.task.tid);
-    if on_host && root.is_none() {
+    if on_host && root.as_ref().is_none_or(|root| root.is_in_kernel) {
         return Ok(Answer::PassOn);
     }
     let caller = call.caller()?;
@@ -140,7 +140,7 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
         return Err(Errno::ENOENT.into());
     }
     if let Some(root) = root {
-        path = roots::below(&root.path(&caller)?.0, &path);
+        path = roots::below(&root.at.path(&caller)?.0, &path);
     }
     path.push(0);
     if path.len() > PATH_MAX {

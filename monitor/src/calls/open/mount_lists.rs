@@ -44,7 +44,10 @@ impl ListOfMounts {
             Pos::Mounted(_) => return None,
         };
         let (list, thread) = MountList::at(&path)?;
-        let is_ours = call.monitor.alive.contains(thread);
+        let monitor = call.monitor;
+        let root = monitor.roots.of(thread);
+        // The run's mounts are not below another root directory in the kernel.
+        let is_ours = monitor.alive.contains(thread) && root.is_none_or(|root| !root.is_in_kernel);
         is_ours.then(|| Self {
             list,
             path,
