@@ -42,8 +42,9 @@ const CURRENT: &str = "current";
 /// The directory of a keyspace's tables.
 const TABLES: &str = "tables";
 
-/// One thread flushes while another compacts.
-const WORKERS: usize = 2;
+/// Flushes and compactions take turns on one thread. Of several, the first leaves compactions to the others: while these are busy, it takes the message out of
+/// the queue and puts it back all the time, which takes a CPU.
+const WORKERS: usize = 1;
 /// A compaction rewrites at most about this many bytes at a time: level 0, and the overlapping part of a level of that size.
 const COMPACTION_MAX: u64 = 512 << 20;
 /// A journal that the engine has to read at every start is emptied by the last checkpoint when it is longer than this.
