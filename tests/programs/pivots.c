@@ -250,6 +250,46 @@ static void brought_along(void)
 	CONTENT("/etc/name");
 }
 
+/* Without the directories in memory that other programs use. */
+static void covered(void)
+{
+	char name[PATH_MAX];
+
+	MUST(mkdir("dir", 0777));
+	MUST(chmod("dir", 0777));
+	make("dir/name", "in the mount");
+	make("dir/script", "#!/bin/sh\necho script: ${0##*/} $1; test -e name && cat name; echo\n");
+	MUST(chmod("dir/script", 0755));
+	copy_self("program", 0755);
+	snprintf(name, sizeof name, "%s/w/dir", top_path);
+	if (!separate())
+		return;
+	MUST(mount("covers", "/dev/shm", "tmpfs", 0, NULL));
+	MUST(chdir("/"));
+	T("chdir", chdir(name));
+	CONTENT("name");
+	LINK("/proc/self/cwd");
+	CWD();
+	RUN("a script", "./script", "script", "argument");
+	RUN("a program", "../program", "program");
+	T("up", chdir(".."));
+	CONTENT("dir/name");
+	RUN("a program here", "program", "program");
+	T("of a file", chdir("program"));
+	int lowest = MUST(dup(0));
+	T("the lowest free number", lowest);
+	close(lowest);
+	T("down", chdir("dir"));
+	CHILD("a child", {
+		CONTENT("name");
+		T("chdir", chdir(".."));
+		CONTENT("dir/name");
+	});
+	MUST(chdir("/usr"));
+	strcat(name, "/script");
+	RUN("from elsewhere", name, "script", "argument");
+}
+
 static void of_the_run(void)
 {
 	drop();
@@ -290,6 +330,7 @@ static void steps(void)
 	CHILD("bound", bound());
 	CHILD("others", others());
 	CHILD("brought along", brought_along());
+	CHILD("covered", covered());
 	CHILD("without the right", of_the_run());
 	CHILD("back", enters_again());
 	CONTENT("file");

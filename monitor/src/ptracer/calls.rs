@@ -510,7 +510,7 @@ fn change_directory(call: &Call<'_>) -> Result<Next> {
             may_enter(call, &place)?;
             let shadows = &call.monitor.shadows;
             let path = shadows.directory_for(&*call.caller()?, &place)?;
-            Ok(Next::Instead(Rewrite::Chdir(
+            Ok(Next::Instead(Rewrite::Enter(
                 path.as_os_str().as_bytes().to_vec(),
             )))
         }

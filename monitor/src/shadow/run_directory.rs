@@ -6,7 +6,7 @@
 //!   d/N                 backing directory of a virtual directory
 //!   s/RANDOM            backing object of a virtual fifo, socket or device
 //!   w/N                 mirror of a watched file or directory (0700)
-//!   m/RANDOM       what programs have mounted on a directory in a mount
+//!   m/RANDOM            what programs have mounted on a directory in a mount
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount, or a link to the host file of one
 //! ```
 //!
@@ -17,7 +17,7 @@ use std::ffi::CStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -121,6 +121,21 @@ impl RunDir {
         fs::set_permissions(&self.path, Permissions::from_mode(0o711))?;
         self.open.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// The path by which thread `tid` can use `path`, which is in this directory. A process in a mount namespace of its own may have covered the directory: then
+    /// the path is relative to the thread's working directory, if that is a backing directory, else `None`.
+    pub fn path_for(&self, tid: i32, path: PathBuf) -> Option<PathBuf> {
+        let identity = |path: &Path| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+        let own = identity(&self.path).ok()?;
+        let leads_here = |path: &Path| identity(path).is_ok_and(|found| found == own);
+        let of_thread = PathBuf::from(format!("/proc/{tid}"));
+        let absolute = self.path.strip_prefix("/").unwrap_or(&self.path);
+        if leads_here(&of_thread.join("root").join(absolute)) {
+            return Some(path);
+        }
+        let rest = path.strip_prefix(&self.path).ok()?;
+        leads_here(&of_thread.join("cwd/../..")).then(|| Path::new("../..").join(rest))
     }
 
     /// The directory itself.

@@ -1,5 +1,5 @@
 //! The calls that bring a descriptor to a tracee that may not open it by way of the monitor's `/proc` entry: it has become
-//! another user, has no `/proc`, or the file's mode does not let it in.
+//! another user, has no `/proc`, or the file's mode does not let it in. A tracee for which no path leads to a backing directory enters that by its descriptor.
 //!
 //! The tracee makes a pair of sockets, and the monitor sends by a copy of the second. The tracee moves the first one to the number of the second, closes the
 //! first number, the lowest that was free, and receives: the descriptor gets that number. No copy of it is closed, since that would
@@ -19,7 +19,7 @@ use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use super::Step;
 use super::fetch::{message, text};
 use crate::process::task::Task;
-use crate::ptracer::rewrite::Refused;
+use crate::ptracer::rewrite::{Purpose, Refused};
 
 /// Makes a thread receive a descriptor over a socket pair.
 pub struct Receive {
@@ -48,6 +48,11 @@ enum Stage {
     },
     Receive {
         second: i32,
+    },
+    /// fchdir(2) to the directory that was received as `fd`.
+    Enter {
+        second: i32,
+        fd: i32,
     },
     Close {
         left: Vec<i32>,
@@ -127,10 +132,9 @@ impl Receive {
             }
             Stage::Free { second } => {
                 self.stage = Stage::Receive { second };
-                let cloexec = if self.refused.cloexec {
-                    libc::MSG_CMSG_CLOEXEC
-                } else {
-                    0
+                let cloexec = match self.refused.purpose {
+                    Purpose::Keep { cloexec: false } => 0,
+                    Purpose::Keep { cloexec: true } | Purpose::Enter => libc::MSG_CMSG_CLOEXEC,
                 };
                 let flags = (cloexec | libc::MSG_DONTWAIT) as u64;
                 let message = self.refused.scratch + MESSAGE;
@@ -139,13 +143,22 @@ impl Receive {
             }
             Stage::Receive { second } => {
                 let used = self.int(tid, MESSAGE + USED)?;
-                saved.set_result(if result < 0 || used <= DESCRIPTOR as i32 {
+                if result < 0 || used <= DESCRIPTOR as i32 {
                     // The kernel leaves out what it has no number for: another thread has taken the last one.
-                    NO_NUMBERS
-                } else {
-                    self.int(tid, CONTROL + DESCRIPTOR)?.into()
-                });
+                    saved.set_result(NO_NUMBERS);
+                    return self.close(vec![second]);
+                }
+                let fd = self.int(tid, CONTROL + DESCRIPTOR)?;
+                if self.refused.purpose == Purpose::Enter {
+                    self.stage = Stage::Enter { second, fd };
+                    return Ok(Step::Call(libc::SYS_fchdir, [fd as u64, 0, 0, 0, 0, 0]));
+                }
+                saved.set_result(fd.into());
                 self.close(vec![second])
+            }
+            Stage::Enter { second, fd } => {
+                saved.set_result(result);
+                self.close(vec![second, fd])
             }
             Stage::Close { left } => self.close(left),
         }

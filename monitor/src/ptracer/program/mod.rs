@@ -200,7 +200,8 @@ fn canonical(at: Pos) -> Result<Pos> {
 /// A path of a host file by which the kernel calls the process `name` (comm). It has at least `len` bytes, so that [`Programs::executed`] can replace it.
 fn called_as(call: &Call<'_>, file: PathBuf, name: &OsStr, len: usize) -> Result<Vec<u8>> {
     let (programs, rundir) = (&call.monitor.programs, call.monitor.shadows.rundir());
-    let path = programs.called(rundir, &*call.caller()?, file, name);
+    let path = programs.called(rundir, &*call.caller()?, file.clone(), name);
+    let path = rundir.path_for(call.task.tid, path).unwrap_or(file);
     let mut path = path.into_os_string().into_vec();
     let name_at = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
     let missing = len.min(PATH_MAX - 1).saturating_sub(path.len());

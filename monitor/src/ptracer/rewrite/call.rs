@@ -12,6 +12,8 @@ use crate::ptracer::program::Arg;
 pub enum Rewrite {
     /// chdir(2) to a host path.
     Chdir(Vec<u8>),
+    /// chdir(2) to a backing directory; fchdir(2) if its path does not lead there for the tracee.
+    Enter(Vec<u8>),
     /// execve(2) of a host path.
     Execve {
         /// Program.
@@ -81,6 +83,11 @@ pub(super) enum Then {
         cloexec: bool,
         scratch: u64,
     },
+    /// The tracee has entered the backing directory with this path, which is at `scratch`.
+    Entered {
+        path: Vec<u8>,
+        scratch: u64,
+    },
     /// The program's own call follows.
     Again,
     /// The memory that was mapped gets this content.
@@ -112,6 +119,10 @@ impl Rewrite {
                 from: base,
                 to: saved.args()[1],
             },
+            Self::Enter(path) => Then::Entered {
+                path,
+                scratch: base,
+            },
             Self::Filter(_) => Then::Again,
             Self::MapCopy(content) => Then::Fill(content),
             _ => Then::Nothing,
@@ -120,7 +131,7 @@ impl Rewrite {
 
     pub(super) fn len(&self) -> u64 {
         let strings = match self {
-            Self::Chdir(path) | Self::Open { path, .. } => path.len() + 1,
+            Self::Chdir(path) | Self::Enter(path) | Self::Open { path, .. } => path.len() + 1,
             Self::Execve { program, argv, .. } => {
                 let args = argv.as_deref().unwrap_or_default();
                 let new: usize = args
@@ -146,7 +157,7 @@ impl Rewrite {
     /// structures.
     pub(super) fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
         match self {
-            Self::Chdir(path) => {
+            Self::Chdir(path) | Self::Enter(path) => {
                 regs.set_first_args([base]);
                 with_nul(path)
             }

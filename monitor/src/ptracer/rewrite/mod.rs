@@ -14,6 +14,8 @@ use goanna_sys::arch::Registers;
 use goanna_sys::ptrace::Stopped;
 use goanna_sys::{restarts, tracee};
 use goanna_vfs::{Description, Errno, Result};
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
 
 use call::Then;
 pub use call::{Addressed, AddressedKind, MMSGHDR, MSGHDR, Rewrite, filter_image};
@@ -42,15 +44,27 @@ enum Pending {
     Running { saved: Registers, then: Then },
 }
 
-/// A tracee at the exit stop of its call was not permitted to open the descriptor that it must get. Its registers are set to
-/// continue with the error.
+/// A tracee at the exit stop of its call was not permitted to open the descriptor that it must get, or did not find the directory that it must enter. Its
+/// registers are set to continue with the error.
 pub struct Refused {
     /// What the descriptor refers to.
     pub source: Description,
-    /// Whether the tracee's descriptor gets close-on-exec.
-    pub cloexec: bool,
+    /// What the tracee needs it for.
+    pub purpose: Purpose,
     /// The start of the scratch area.
     pub scratch: u64,
+}
+
+/// What a tracee needs a descriptor for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Its program gets it.
+    Keep {
+        /// Whether it gets close-on-exec.
+        cloexec: bool,
+    },
+    /// The directory becomes its working directory.
+    Enter,
 }
 
 /// The kind of a syscall stop.
@@ -66,7 +80,7 @@ pub enum Boundary {
         /// Whether the result is the monitor's answer, and not that of the program's own call.
         answered: bool,
     },
-    /// The tracee was not permitted to open the descriptor.
+    /// The tracee was not permitted to open the descriptor, or did not find the directory.
     Refused(Refused),
 }
 
@@ -172,18 +186,10 @@ impl Rewriter {
                         answered: matches!(then, Then::Opened { .. } | Then::Fill(_)),
                     };
                 }
-                if let Then::Opened {
-                    source,
-                    cloexec,
-                    scratch,
-                } = then
-                    && is_refusal(regs.result())
+                if is_refusal(regs.result())
+                    && let Some(refused) = refused(then)
                 {
-                    boundary = Boundary::Refused(Refused {
-                        source,
-                        cloexec,
-                        scratch,
-                    });
+                    boundary = Boundary::Refused(refused);
                 }
                 regs
             }
@@ -224,7 +230,7 @@ impl Rewriter {
                 saved.with_result(result)
             }
             Then::Fill(ref content) => saved.with_result(fill(tid, result, content)),
-            Then::Nothing | Then::Opened { .. } => saved.with_result(result),
+            Then::Nothing | Then::Opened { .. } | Then::Entered { .. } => saved.with_result(result),
         }
     }
 
@@ -309,10 +315,35 @@ impl Rewriter {
     }
 }
 
-/// Whether this is an error of an open by `/proc` that does not concern the file: missing permission for the process or the
-/// object, or no such entry.
+/// What the tracee did not get by a call that was refused.
+fn refused(then: Then) -> Option<Refused> {
+    match then {
+        Then::Opened {
+            source,
+            cloexec,
+            scratch,
+        } => Some(Refused {
+            source,
+            purpose: Purpose::Keep { cloexec },
+            scratch,
+        }),
+        Then::Entered { path, scratch } => {
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+            let dir = nix::fcntl::open(&path[..], flags, Mode::empty()).ok()?;
+            Some(Refused {
+                source: dir.into(),
+                purpose: Purpose::Enter,
+                scratch,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Whether this is an error of an open by `/proc`, or of a path to the run-time directory, that does not concern the object: missing permission for the process or
+/// the object, or no such entry.
 fn is_refusal(result: i64) -> bool {
-    let refusals = [Errno::EACCES, Errno::EPERM, Errno::ENOENT];
+    let refusals = [Errno::EACCES, Errno::EPERM, Errno::ENOENT, Errno::ENOTDIR];
     refusals.iter().any(|errno| -(*errno as i64) == result)
 }
 
