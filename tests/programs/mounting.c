@@ -103,6 +103,9 @@ static void of_root(void)
 	close(fd);
 	T("read-only", mount(NULL, "d", NULL, MS_REMOUNT | MS_RDONLY, NULL));
 	O("write", open("d/other", O_RDWR | O_CLOEXEC));
+	T("may be written", access("d/other", W_OK));
+	T("may be read", access("d/other", R_OK));
+	T("names may be made", access("d", W_OK));
 	T("write again", mount(NULL, "d", NULL, MS_REMOUNT, NULL));
 	O("written again", open("d/other", O_RDWR | O_CLOEXEC));
 	T("inside", mkdir("d/inside", 0755));
@@ -122,6 +125,9 @@ static void of_root(void)
 	CHILD("a program", execl("d/program", "d/program", NULL); _exit(1));
 	CHILD("a program as user", drop(); execl("d/program", "d/program", NULL); _exit(1));
 	T("no programs", mount(NULL, "d", NULL, MS_REMOUNT | MS_BIND | MS_NOEXEC, NULL));
+	T("may be executed", access("d/program", X_OK));
+	T("may be searched", access("d", X_OK));
+	T("may be written", access("d", W_OK));
 	CHILD("no program", execl("d/program", "d/program", NULL); _exit(errno == EACCES ? 2 : 1));
 	CHILD("user", drop(); T("umount", umount2("d", 0)));
 	symlink("file", "d/link");

@@ -119,23 +119,37 @@ pub fn acl(caller: &Caller, fs: &dyn FileSystem, node: &Node, attr: &Attr) -> Re
 ///
 /// EROFS for `W_OK` on a read-only file system, EACCES by permissions and capabilities, or `X_OK` of a regular file on a `NO_EXEC` mount; then EROFS for
 /// `W_OK` on a read-only mount, fifos, sockets and devices excepted. Mode bits and access control lists decide for every back end,
-/// also for one that checks access itself: the switch has no method to ask.
+/// also for one that checks access itself: the switch has no method to ask. Of a file of the host, the flags of the host's mount count, too.
 pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
     let kind = place.node.kind();
-    if mask & libc::X_OK != 0
-        && kind == FileKind::Regular
-        && place.mount.flags.contains(MountFlags::NO_EXEC)
-    {
+    let executes = mask & libc::X_OK != 0 && kind == FileKind::Regular;
+    let changes = mask & libc::W_OK != 0 && is_stored(kind);
+    let mut flags = place.mount.flags;
+    if executes || changes {
+        flags |= flags_of_host(caller, place)?;
+    }
+    if executes && flags.contains(MountFlags::NO_EXEC) {
         return Err(Errno::EACCES.into());
     }
     if mask != 0 {
         file_system_permits(place, mask)?;
         rights(caller, place)?.permit(caller, mask)?;
     }
-    if mask & libc::W_OK != 0 && is_stored(kind) {
-        super::writable(place)?;
+    if changes && flags.contains(MountFlags::READ_ONLY) {
+        return Err(Errno::EROFS.into());
     }
     Ok(())
+}
+
+/// The flags of the host's mount in which a file of the host is.
+fn flags_of_host(caller: &Caller, place: &Place) -> Result<MountFlags> {
+    let mut flags = MountFlags::empty();
+    if fs(place).opens_host_files() {
+        let shown = fs(place).statfs(caller, &place.node)?.flags;
+        flags.set(MountFlags::READ_ONLY, shown & libc::ST_RDONLY != 0);
+        flags.set(MountFlags::NO_EXEC, shown & libc::ST_NOEXEC != 0);
+    }
+    Ok(flags)
 }
 
 /// Whether data written to a file of this kind are stored in its file system.
