@@ -56,6 +56,13 @@ pub enum Answer {
         /// For a file's object: records, until it is dropped, that the tracee is about to get the descriptor.
         delivery: Option<Delivery>,
     },
+    /// It returns a descriptor of this very description, which no path leads to. Only at a ptrace stop.
+    Receive {
+        /// The description.
+        description: Description,
+        /// Close-on-exec.
+        cloexec: bool,
+    },
     /// The tracee opens this host path itself. Only for calls that did not come as notifications: the tracee would open a descriptor of ours a
     /// second time, and each open of a fifo counts.
     OpenHost {

@@ -5,6 +5,15 @@
 #ifndef MS_NOSYMFOLLOW
 #define MS_NOSYMFOLLOW 256
 #endif
+/* linux/mount.h does not get along with sys/mount.h in each C library. */
+#define CLONE_TREE 1
+#define SYS_OPEN_TREE_ATTR 467
+#define RECURSIVE 0x8000
+#define RDONLY_ATTR 1ULL
+#define NOEXEC_ATTR 8ULL
+struct attributes {
+	uint64_t set, clear, propagation, user_namespace;
+};
 
 static void refused(void)
 {
@@ -207,6 +216,99 @@ static void by_descriptors(void)
 	T("umount", umount2("d", 0));
 }
 
+static int open_tree_at(int dirfd, const char *path, unsigned flags)
+{
+	return syscall(SYS_open_tree, dirfd, path, flags);
+}
+
+static int set_attributes(int dirfd, const char *path, unsigned flags, uint64_t set, uint64_t clear)
+{
+	struct attributes attributes = {.set = set, .clear = clear};
+
+	return syscall(SYS_mount_setattr, dirfd, path, flags, &attributes, sizeof attributes);
+}
+
+/* Copies of trees that only a descriptor refers to, and attributes of mounts. */
+static void trees(void)
+{
+	struct attributes large[2] = {0};
+
+	MUST(mount("none", "d", "tmpfs", 0, NULL));
+	MUST(mkdir("d/dir", 0755));
+	make("d/dir/file", "in a tree");
+	MUST(symlink("dir", "d/link"));
+	T("unknown flags", open_tree_at(AT_FDCWD, "d", 2));
+	T("recursive", open_tree_at(AT_FDCWD, "d", RECURSIVE));
+	T("missing", open_tree_at(AT_FDCWD, "d/missing", CLONE_TREE));
+	large[0].set = RDONLY_ATTR;
+	int changed = syscall(SYS_OPEN_TREE_ATTR, AT_FDCWD, "d", CLONE_TREE, large, sizeof large[0]);
+	T("read-only copy", changed < 0);
+	O("read-only", openat(changed, "dir/file", O_RDWR));
+	close(changed);
+	T("bad attributes", syscall(SYS_OPEN_TREE_ATTR, AT_FDCWD, "d", CLONE_TREE, large, 8));
+	T("attributes at no address", syscall(SYS_OPEN_TREE_ATTR, AT_FDCWD, "d", CLONE_TREE, NULL, 8));
+	changed = MUST(syscall(SYS_OPEN_TREE_ATTR, AT_FDCWD, "d", CLONE_TREE, NULL, 0));
+	O("copy", openat(changed, "dir/file", O_RDWR));
+	close(changed);
+	large[0].set = 0;
+	T("no path", open_tree_at(AT_FDCWD, "", CLONE_TREE));
+	int tree = MUST(open_tree_at(AT_FDCWD, "d", CLONE_TREE | O_CLOEXEC));
+	T("close on exec", fcntl(tree, F_GETFD));
+	O("a file in it", openat(tree, "dir/file", O_RDONLY));
+	T("attributes of it", set_attributes(tree, "", AT_EMPTY_PATH, RDONLY_ATTR, 0));
+	O("read-only", openat(tree, "dir/file", O_RDWR));
+	MUST(mkdir("copy", 0755));
+	T("attached", syscall(SYS_move_mount, tree, "", AT_FDCWD, "copy", 4));
+	close(tree);
+	CONTENT("copy/dir/file");
+	O("read-only copy", open("copy/dir/file", O_RDWR));
+	O("the original", open("d/dir/file", O_RDWR));
+	T("may be written", access("copy/dir/file", W_OK));
+	T("changed", set_attributes(AT_FDCWD, "copy", 0, NOEXEC_ATTR, RDONLY_ATTR));
+	O("written again", open("copy/dir/file", O_RDWR));
+	T("no mount point", set_attributes(AT_FDCWD, "copy/dir", 0, RDONLY_ATTR, 0));
+	T("a file", set_attributes(AT_FDCWD, "copy/dir/file", 0, RDONLY_ATTR, 0));
+	T("missing", set_attributes(AT_FDCWD, "missing", 0, RDONLY_ATTR, 0));
+	T("unknown flags", set_attributes(AT_FDCWD, "copy", 1, RDONLY_ATTR, 0));
+	T("unknown attributes", set_attributes(AT_FDCWD, "copy", 0, 1ULL << 40, 0));
+	T("too small", syscall(SYS_mount_setattr, AT_FDCWD, "copy", 0, large, 16));
+	T("larger", syscall(SYS_mount_setattr, AT_FDCWD, "copy", 0, large, sizeof large));
+	large[0].set = RDONLY_ATTR;
+	large[1].set = 1;
+	T("larger with a value", syscall(SYS_mount_setattr, AT_FDCWD, "copy", 0, large, sizeof large));
+	T("bad memory", syscall(SYS_mount_setattr, AT_FDCWD, "copy", 0, 8, sizeof large[0]));
+	T("umount copy", umount2("copy", 0));
+	int dir = MUST(open("d", O_DIRECTORY | O_CLOEXEC));
+	tree = MUST(open_tree_at(dir, "dir", CLONE_TREE));
+	T("not close on exec", fcntl(tree, F_GETFD));
+	T("attached", syscall(SYS_move_mount, tree, "", AT_FDCWD, "copy", 4));
+	CONTENT("copy/file");
+	close(tree);
+	close(dir);
+	T("umount copy", umount2("copy", 0));
+	/* Without a copy it is an open with O_PATH. */
+	int path = MUST(open_tree_at(AT_FDCWD, "d/link", AT_SYMLINK_NOFOLLOW));
+	IS("O_PATH", fcntl(path, F_GETFL) & O_PATH);
+	SHOW_FD("a link", path);
+	close(path);
+	path = MUST(open_tree_at(AT_FDCWD, "d/link", 0));
+	SHOW_FD("a directory", path);
+	O("from there", openat(path, "file", O_RDONLY));
+	close(path);
+	CHILD("user", {
+		drop();
+		T("copy", open_tree_at(AT_FDCWD, "d", CLONE_TREE));
+		O("no copy", open_tree_at(AT_FDCWD, "d/dir/file", 0));
+		T("attributes", set_attributes(AT_FDCWD, "d", 0, RDONLY_ATTR, 0));
+	});
+	path = MUST(open_tree_at(AT_FDCWD, "e/f", 0));
+	IS("O_PATH", fcntl(path, F_GETFL) & O_PATH);
+	O("the same", open_tree_at(path, "", AT_EMPTY_PATH));
+	T("reading", read(path, &(char){0}, 1));
+	close(path);
+	T("umount", umount2("d", 0));
+}
+
 /* A process that often looks at a file is answered without the monitor, but not while the file is hidden. */
 static void hidden(void)
 {
@@ -246,4 +348,5 @@ static void steps(void)
 	not_mounted();
 	of_root();
 	by_descriptors();
+	trees();
 }

@@ -30,7 +30,9 @@ pub mod replay;
 pub mod stub;
 mod tracees;
 
-pub use files::{entries, file_attr, memfile, object_handle, replacement, socket, stat, withdraw};
+pub use files::{
+    entries, file_attr, memfile, mount_attr, object_handle, replacement, socket, stat, withdraw,
+};
 pub use intercept::{filter, inherited, launch, notify, restarts};
 pub use nix::errno::Errno;
 pub use process::{clock, cred, limits, pagemap, region, sched, secret, table_holder};

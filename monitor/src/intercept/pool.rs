@@ -259,6 +259,7 @@ fn reply(
         // Never an answer to a notification.
         Ok(
             Answer::OpenHost { .. }
+            | Answer::Receive { .. }
             | Answer::OpenItself { .. }
             | Answer::MapCopy(_)
             | Answer::Wait

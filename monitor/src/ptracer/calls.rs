@@ -373,6 +373,15 @@ impl Supervisor {
                     source: Some(description),
                 }))
             }
+            // No file has an empty path: the tracee receives what it cannot open.
+            Answer::Receive {
+                description,
+                cloexec,
+            } => Ok(Next::Instead(Rewrite::Open {
+                path: Vec::new(),
+                flags: if cloexec { libc::O_CLOEXEC } else { 0 },
+                source: Some(description),
+            })),
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
             Answer::Restart => {
                 restart(stopped, regs)?;

@@ -3,6 +3,7 @@
 pub mod entries;
 pub mod file_attr;
 pub mod memfile;
+pub mod mount_attr;
 pub mod object_handle;
 pub mod replacement;
 pub mod socket;

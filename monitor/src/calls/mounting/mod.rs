@@ -1,4 +1,4 @@
-//! mount(2), umount2(2), move_mount(2) and fspick(2), where they concern a mount of the run.
+//! mount(2), umount2(2), and the calls on mounts by descriptor, where they concern a mount of the run.
 //!
 //! The kernel does not see the mounts of a run. It would mount on the host's directory of the same name, which the program does not
 //! see, or on the backing object of its working directory, which other programs use. So the monitor makes these calls, with the caller's
@@ -8,6 +8,7 @@
 
 pub mod hosted;
 mod request;
+mod tree;
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -25,6 +26,7 @@ use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
 use hosted::{host_path, is_root, release_unheld};
 use request::Request;
+pub use tree::{mount_setattr, open_tree, open_tree_attr};
 
 /// EPERM without `CAP_SYS_ADMIN`; EOPNOTSUPP in another mount namespace.
 fn may_mount(call: &Call<'_>) -> Result<()> {
@@ -121,6 +123,7 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     use rustix::mount::{MoveMountFlags as Flags, move_mount};
 
     const KNOWN: u32 = 0x377;
+    const BENEATH: u32 = 0x200;
     let flags = Flags::from_bits_retain(call.uint(4));
     if call.uint(4) & !KNOWN != 0 {
         // The kernel refuses them before it looks at a path.
@@ -138,6 +141,9 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
         (Target::PassOn, Target::PassOn) => Ok(Answer::PassOn),
         (Target::PassOn, Target::At(target)) => {
             may_mount(call)?;
+            if flags.bits() & BENEATH != 0 {
+                return Err(Errno::EOPNOTSUPP.into());
+            }
             // A mount that only the descriptor refers to is attached by it.
             let mount = if from.is_empty() {
                 call.task.descriptor(call.int(0))?
@@ -160,7 +166,7 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     }
 }
 
-/// fspick(2): dirfd, path, flags. EOPNOTSUPP for a mount that the run began with and under ptrace interception, EINVAL for what is no mount point.
+/// fspick(2): dirfd, path, flags. EOPNOTSUPP for a mount that the run began with, EINVAL for what is no mount point.
 pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
     use rustix::mount::{FsPickFlags as Flags, fspick};
 
@@ -179,13 +185,16 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
         let flags = (flags - Flags::FSPICK_EMPTY_PATH) | Flags::FSPICK_CLOEXEC;
         fspick(CWD, &path, flags).map_err(from_rustix)
     })?;
+    let cloexec = flags.contains(Flags::FSPICK_CLOEXEC);
     if call.notification.is_none() {
-        // At a ptrace stop the program would have to open the descriptor again, which has no file.
-        return Err(Errno::EOPNOTSUPP.into());
+        return Ok(Answer::Receive {
+            description: picked.into(),
+            cloexec,
+        });
     }
     Ok(Answer::Install {
         description: picked.into(),
-        cloexec: flags.contains(Flags::FSPICK_CLOEXEC),
+        cloexec,
         counts: false,
         delivery: None,
     })

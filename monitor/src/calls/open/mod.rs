@@ -71,6 +71,36 @@ pub fn openat(call: &mut Call<'_>) -> Result<Answer> {
     request.answer(call)
 }
 
+/// Opens what `path` leads to from `dirfd` with O_PATH; `at` may have AT_EMPTY_PATH and AT_SYMLINK_NOFOLLOW.
+pub fn open_path_only(
+    call: &Call<'_>,
+    dirfd: i32,
+    path: &[u8],
+    at: i32,
+    cloexec: bool,
+) -> Result<Answer> {
+    let mut flags = libc::O_PATH;
+    if cloexec {
+        flags |= libc::O_CLOEXEC;
+    }
+    if at & libc::AT_SYMLINK_NOFOLLOW != 0 && !path.is_empty() {
+        flags |= libc::O_NOFOLLOW;
+    }
+    let path = match dirfd {
+        _ if !path.is_empty() => path.to_vec(),
+        libc::AT_FDCWD => b".".to_vec(),
+        number => format!("/proc/self/fd/{number}").into_bytes(),
+    };
+    let request = Request {
+        dirfd,
+        path,
+        flags,
+        mode: 0,
+        resolve: 0,
+    };
+    request.answer(call)
+}
+
 /// openat2(2)
 pub fn openat2(call: &mut Call<'_>) -> Result<Answer> {
     const SIZE: usize = size_of::<libc::open_how>();

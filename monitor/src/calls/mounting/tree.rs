@@ -1,0 +1,165 @@
+//! open_tree(2), open_tree_attr(2) and mount_setattr(2).
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use goanna_sys::mount_attr;
+use goanna_vfs::{Errno, Place, Result};
+use rustix::fs::CWD;
+use rustix::mount::{OpenTreeFlags, open_tree as open_tree_at};
+
+use super::{host_path, may_mount, mounted_at, path_flags};
+use crate::answer::Answer;
+use crate::call::{Call, Target};
+use crate::calls::open::open_path_only;
+use crate::errno::from_rustix;
+use crate::process::task::acting_as;
+
+const PAGE: usize = 4096;
+/// `AT_RECURSIVE`
+const RECURSIVE: u32 = 0x8000;
+
+/// open_tree(2): dirfd, path, flags. Without OPEN_TREE_CLONE it opens the object with O_PATH. EOPNOTSUPP for a copy of a directory in a store, an encrypted
+/// directory or an image.
+pub fn open_tree(call: &mut Call<'_>) -> Result<Answer> {
+    open(call, |_| Ok(()))
+}
+
+/// open_tree_attr(2): as open_tree(2), and attributes for the copy, and their size. EOPNOTSUPP without OPEN_TREE_CLONE.
+pub fn open_tree_attr(call: &mut Call<'_>) -> Result<Answer> {
+    let (address, size) = (call.arg(3), call.arg(4) as usize);
+    let flags = call.uint(2);
+    if address == 0 && size != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    if address == 0 {
+        return open_tree(call);
+    }
+    let is_copy = flags & OpenTreeFlags::OPEN_TREE_CLONE.bits() != 0;
+    let attributes = Attributes::read(call, address, size)?;
+    open(call, |tree| {
+        let tree = tree.filter(|_| is_copy).ok_or(Errno::EOPNOTSUPP)?;
+        mount_attr::set_tree(tree, flags & RECURSIVE, &attributes.in_monitor)
+    })
+}
+
+/// Opens a tree; `change` gets the copy, if it is to be one.
+fn open(
+    call: &Call<'_>,
+    change: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<(), Errno>,
+) -> Result<Answer> {
+    use OpenTreeFlags as Flags;
+
+    let known = Flags::OPEN_TREE_CLONE
+        | Flags::OPEN_TREE_CLOEXEC
+        | Flags::AT_EMPTY_PATH
+        | Flags::AT_NO_AUTOMOUNT
+        | Flags::AT_RECURSIVE
+        | Flags::AT_SYMLINK_NOFOLLOW;
+    let flags = Flags::from_bits_retain(call.uint(2));
+    let clones = flags.contains(Flags::OPEN_TREE_CLONE);
+    if flags.bits() & !known.bits() != 0 || flags.contains(Flags::AT_RECURSIVE) && !clones {
+        return Err(Errno::EINVAL.into());
+    }
+    let (dirfd, path) = (call.int(0), call.path(1)?);
+    let at = path_flags(
+        !flags.contains(Flags::AT_SYMLINK_NOFOLLOW),
+        flags.contains(Flags::AT_EMPTY_PATH),
+    );
+    let Target::At(target) = call.object_at(dirfd, &path, at)? else {
+        return Ok(Answer::PassOn);
+    };
+    let cloexec = flags.contains(Flags::OPEN_TREE_CLOEXEC);
+    if !clones {
+        change(None)?;
+        return open_path_only(call, dirfd, &path, at, cloexec);
+    }
+    may_mount(call)?;
+    let source = of_kernel(&target).ok_or(Errno::EOPNOTSUPP)?;
+    let tree = acting_as(&*call.caller()?, None, || {
+        let flags = (flags - Flags::AT_EMPTY_PATH) | Flags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree_at(CWD, &source, flags).map_err(from_rustix)?;
+        change(Some(tree.as_fd()))?;
+        Ok(tree)
+    })?;
+    Ok(Answer::Receive {
+        description: tree.into(),
+        cloexec,
+    })
+}
+
+/// The path on the host of something in a mount, where the kernel finds the same.
+fn of_kernel(place: &Place) -> Option<PathBuf> {
+    if place.mount.is_host() {
+        return place.mount.fs.host_path(&place.node);
+    }
+    host_path(place)
+}
+
+/// Attributes of a mount.
+struct Attributes {
+    /// With the descriptor of the monitor.
+    in_monitor: libc::mount_attr,
+    _user_namespace: Option<OwnedFd>,
+}
+
+impl Attributes {
+    /// The attributes at `address`. EINVAL and E2BIG for a `size` that the kernel does not know, EFAULT, EBADF.
+    fn read(call: &Call<'_>, address: u64, size: usize) -> Result<Self> {
+        if size < mount_attr::SIZE {
+            return Err(Errno::EINVAL.into());
+        }
+        if size > PAGE {
+            return Err(Errno::E2BIG.into());
+        }
+        let bytes = call.read(address, size)?;
+        if bytes.iter().skip(mount_attr::SIZE).any(|byte| *byte != 0) {
+            return Err(Errno::E2BIG.into());
+        }
+        let (words, _) = bytes.as_chunks::<8>();
+        let word = |index: usize| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word));
+        let mut in_monitor = libc::mount_attr {
+            attr_set: word(0),
+            attr_clr: word(1),
+            propagation: word(2),
+            userns_fd: word(3),
+        };
+        let mut user_namespace = None;
+        if in_monitor.attr_set & libc::MOUNT_ATTR_IDMAP != 0 {
+            let number = i32::try_from(in_monitor.userns_fd).map_err(|_| Errno::EINVAL)?;
+            let own = user_namespace.insert(call.task.descriptor(number)?);
+            in_monitor.userns_fd = u64::from(own.as_raw_fd().cast_unsigned());
+        }
+        Ok(Self {
+            in_monitor,
+            _user_namespace: user_namespace,
+        })
+    }
+}
+
+/// mount_setattr(2): dirfd, path, flags, attributes and their size. EINVAL for what is no mount point, EOPNOTSUPP for a mount that the run began with.
+pub fn mount_setattr(call: &mut Call<'_>) -> Result<Answer> {
+    const KNOWN: u32 = (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT)
+        .cast_unsigned()
+        | RECURSIVE;
+
+    let flags = call.uint(2);
+    let path = call.path(1)?;
+    if flags & !KNOWN != 0 {
+        return Err(Errno::EINVAL.into());
+    }
+    let Target::At(target) = call.object_at(call.int(0), &path, flags.cast_signed())? else {
+        return Ok(Answer::PassOn);
+    };
+    may_mount(call)?;
+    let attributes = Attributes::read(call, call.arg(3), call.arg(4) as usize)?;
+    let path = mounted_at(call, &target)?;
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
+    let flags = flags & !libc::AT_EMPTY_PATH.cast_unsigned();
+    acting_as(&*call.caller()?, None, || {
+        mount_attr::set(&path, flags, &attributes.in_monitor)
+    })?;
+    Ok(Answer::DONE)
+}
