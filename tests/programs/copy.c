@@ -186,6 +186,7 @@ static void syncing(void)
 	T("fsync bad", fsync(777));
 	T("fsync -1", fsync(-1));
 	T("sync_file_range", sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE));
+	T("sync_file_range and wait", sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER));
 	T("sync_file_range bad", sync_file_range(fd, 0, 0, 64));
 	T("syncfs", syncfs(fd));
 	T("syncfs bad", syncfs(777));

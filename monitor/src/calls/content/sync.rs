@@ -27,13 +27,14 @@ pub fn with_commit(call: &Call<'_>, place: &Place) -> Result<bool> {
     Ok(call.caller()?.txn.is_some() && call.monitor.participants.cover(&place.mount))
 }
 
-fn sync_inode(call: &Call<'_>) -> Result<Answer> {
+/// fsync(2) and the like, if it `waits`; else it only checks the descriptor.
+fn sync_inode(call: &Call<'_>, waits: bool) -> Result<Answer> {
     let Some(shadow) = call.open_shadow(call.int(0))? else {
         return Ok(Answer::PassOn);
     };
     match &*shadow {
         Shadow::File { place, .. } | Shadow::Dir { place, .. } => {
-            if !with_commit(call, place)? {
+            if waits && !with_commit(call, place)? {
                 place.mount.fs.sync(Some(&place.node))?;
             }
             Ok(Answer::DONE)
@@ -47,15 +48,16 @@ fn sync_inode(call: &Call<'_>) -> Result<Answer> {
 
 /// fsync(2)
 pub fn fsync(call: &mut Call<'_>) -> Result<Answer> {
-    sync_inode(call)
+    sync_inode(call, true)
 }
 
 /// fdatasync(2)
 pub fn fdatasync(call: &mut Call<'_>) -> Result<Answer> {
-    sync_inode(call)
+    sync_inode(call, true)
 }
 
-/// sync_file_range(2): makes the whole file durable, which is more than the program asks for.
+/// sync_file_range(2): with SYNC_FILE_RANGE_WAIT_AFTER it makes the whole file durable, which is more than the program asks for. A call that starts the write-out, or waits for one
+/// that was started, does nothing: back ends write without being asked to, and dpkg makes both calls for each file before it calls fsync(2).
 pub fn sync_file_range(call: &mut Call<'_>) -> Result<Answer> {
     let known = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -64,7 +66,7 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Answer> {
     if call.uint(3) & !known != 0 || negative {
         return Err(Errno::EINVAL.into());
     }
-    sync_inode(call)
+    sync_inode(call, call.uint(3) & libc::SYNC_FILE_RANGE_WAIT_AFTER != 0)
 }
 
 /// syncfs(2)
