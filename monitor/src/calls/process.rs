@@ -28,7 +28,8 @@ pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
         call.monitor.roots.separate(call.task.tid);
     }
     // A mount namespace comes with its root directory. Type 0 is any.
-    if i64::from(call.nr) == libc::SYS_setns && matches!(call.int(1), 0 | libc::CLONE_NEWNS) {
+    let types = call.int(1);
+    if i64::from(call.nr) == libc::SYS_setns && (types == 0 || types & libc::CLONE_NEWNS != 0) {
         root_changes_in_kernel(call, &call.task);
     }
     Ok(Answer::PassOn)
@@ -69,6 +70,9 @@ pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
 fn root_changes_in_kernel(call: &Call<'_>, task: &Task) {
     let threads = call.monitor.tasks.sharing_fs(task);
     call.monitor.roots.changes_in_kernel(task.tid, &threads);
+    for thread in threads {
+        call.monitor.in_process.leaves_namespaces(thread);
+    }
 }
 
 /// Whether the caller's root directory may be another one in the kernel, too: in a mount namespace of its own.

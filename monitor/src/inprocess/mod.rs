@@ -435,7 +435,11 @@ impl InProcess {
         }
         let caller = monitor.tasks.get(tid).and_then(|task| task.caller());
         let is_usual = caller.is_ok_and(|caller| caller.user_ns.is_none());
-        if !is_usual || monitor.participants.current(tid).is_some() {
+        // Paths from another root directory do not lead to the mounts.
+        if !is_usual
+            || monitor.participants.current(tid).is_some()
+            || monitor.roots.are_in_kernel(tid)
+        {
             return;
         }
         let shared = self.shared.get_or_init(|| {
