@@ -33,6 +33,9 @@ const BEGUN_SEGMENTS: u64 = 2 * SEGMENT as u64;
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
 /// How long a write may take on a full disk before the store ends it. Writes that end by themselves take less.
 const STALL: Duration = Duration::from_secs(5);
+/// How long a database that was closed may stay locked, and how often an open looks.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
+const CLOSE_PAUSE: Duration = Duration::from_millis(5);
 /// A key that no entry has.
 const ABSENT: &[u8] = b"\0absent";
 /// sled's log, which it holds locked while it is open.
@@ -73,6 +76,11 @@ fn segment_size(dir: &Path) -> usize {
     size.unwrap_or(SEGMENT)
 }
 
+/// Whether the database is open: the store's own lock shows that it is in this process, where a thread of sled's has not dropped it yet.
+fn is_locked(why: &sled::Error) -> bool {
+    matches!(why, sled::Error::Io(source) if source.to_string().contains("could not acquire lock"))
+}
+
 pub(super) fn open_database(dir: &Path) -> Result<sled::Db, Error> {
     // sled's periodic flush is not needed: the log has all changes until a checkpoint.
     let config = sled::Config::new()
@@ -80,7 +88,16 @@ pub(super) fn open_database(dir: &Path) -> Result<sled::Db, Error> {
         .segment_size(segment_size(dir))
         .cache_capacity(CACHE_BYTES)
         .flush_every_ms(None);
-    open_files("sled", dir, move || config.open())?.map_err(|why| match why {
+    let until = Instant::now() + CLOSE_LIMIT;
+    let open = move || {
+        loop {
+            match config.open() {
+                Err(why) if is_locked(&why) && Instant::now() < until => thread::sleep(CLOSE_PAUSE),
+                result => return result,
+            }
+        }
+    };
+    open_files("sled", dir, open)?.map_err(|why| match why {
         sled::Error::Io(source) => Error::Io {
             what: "open the engine in",
             path: dir.to_owned(),
