@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_syscalls::{Named, signature};
-use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Seen, Walk};
+use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Root, Seen, Walk};
 use goanna_vfs::{Caller, Errno, FsError, Mounts, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
@@ -86,6 +86,13 @@ pub struct Call<'m> {
     caller: OnceCell<Arc<Caller>>,
     /// A directory descriptor of the call, and the device and inode number of what it refers to.
     dirfd: OnceCell<(i32, Identity)>,
+    root: OnceCell<Option<Root>>,
+}
+
+/// The words of a structure.
+pub fn words<const COUNT: usize>(structure: &[u8]) -> [u64; COUNT] {
+    let (words, _) = structure.as_chunks::<8>();
+    std::array::from_fn(|index| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word)))
 }
 
 impl<'m> Call<'m> {
@@ -103,6 +110,7 @@ impl<'m> Call<'m> {
             args,
             caller: OnceCell::new(),
             dirfd: OnceCell::new(),
+            root: OnceCell::new(),
         }
     }
 
@@ -210,6 +218,29 @@ impl<'m> Call<'m> {
         Ok(bytes)
     }
 
+    /// The first `LEN` bytes of a structure of `size` bytes at `address`, which later versions of Linux make longer. EINVAL if it is shorter; E2BIG beyond a page, and for a value in
+    /// the rest (`copy_struct_from_user` in the kernel); EFAULT.
+    pub fn read_structure<const LEN: usize>(
+        &self,
+        address: u64,
+        size: u64,
+    ) -> Result<[u8; LEN], Errno> {
+        const PAGE: usize = 4096;
+        let size = size as usize;
+        if size < LEN {
+            return Err(Errno::EINVAL);
+        }
+        if size > PAGE {
+            return Err(Errno::E2BIG);
+        }
+        let given = self.read(address, size)?;
+        let (known, later) = given.split_first_chunk().ok_or(Errno::EINVAL)?;
+        if later.iter().any(|&byte| byte != 0) {
+            return Err(Errno::E2BIG);
+        }
+        Ok(*known)
+    }
+
     /// The tracee's open file description behind descriptor `fd`, and the virtual object that it stands for. EBADF.
     pub fn descriptor_of_any(&self, fd: i32) -> Result<(Option<Arc<Shadow>>, OwnedFd)> {
         let ofd = self.task.descriptor(fd)?;
@@ -296,9 +327,10 @@ impl<'m> Call<'m> {
         match path.first() {
             None => return Err(Errno::ENOENT.into()),
             Some(b'/') => {
-                let root = self.monitor.roots.of(self.task.tid);
-                let is_native = root.as_ref().is_none_or(|root| root.is_in_kernel);
-                return Ok((root.map_or_else(Pos::root, |root| root.at), is_native));
+                let root = self.root();
+                let is_native = root.is_none_or(|root| root.is_in_kernel);
+                let at = root.map_or_else(Pos::root, |root| root.at.clone());
+                return Ok((at, is_native));
             }
             Some(_) => {}
         }
@@ -313,15 +345,22 @@ impl<'m> Call<'m> {
         Ok((self.host_pos(link), true))
     }
 
+    /// The root directory of the caller, as when the call first asked; `None`: that of the run.
+    pub fn root(&self) -> Option<&Root> {
+        let root = self
+            .root
+            .get_or_init(|| self.monitor.roots.of(self.task.tid));
+        root.as_ref()
+    }
+
     /// The position of a host directory for which the kernel showed `path`. It is found from the root directory that this task has in the kernel.
     fn host_pos(&self, path: Vec<u8>) -> Pos {
         let without_slash = |path: Vec<u8>| if path == b"/" { Vec::new() } else { path };
         let path = without_slash(path);
-        let tid = self.task.tid;
-        if let Some(root) = self.monitor.roots.of(tid)
+        if let Some(root) = self.root()
             && root.is_in_kernel
-            && let Pos::Host(dir) = root.at
-            && let Ok(shown) = procfs::root(tid)
+            && let Pos::Host(dir) = &root.at
+            && let Ok(shown) = procfs::root(self.task.tid)
             && let Some(rest) = path.strip_prefix(&*without_slash(shown))
             && matches!(rest.first(), None | Some(b'/'))
         {
@@ -372,7 +411,7 @@ impl<'m> Call<'m> {
 
     /// A walk by this task.
     pub fn new_walk<'a>(&'a self, caller: &'a Caller, view: &'a TaskView<'_>) -> Walk<'a> {
-        Walk::new(&self.mounts, caller, view).with_root(self.monitor.roots.of(self.task.tid))
+        Walk::new(&self.mounts, caller, view).with_root(self.root().cloned())
     }
 
     /// The part of a walk that depends on this task: links in its /proc, and its ids.

@@ -367,7 +367,7 @@ fn read_magic(
 
 /// Writes the canonical path, or the description of something else, that a magic link shows.
 fn put_path(call: &Call<'_>, mut path: Vec<u8>, buffer: u64, size: usize) -> Result<Answer> {
-    if let Some(root) = call.monitor.roots.of(call.task.tid)
+    if let Some(root) = call.root()
         && path.first() == Some(&b'/')
     {
         path = roots::below(&root.at.path(&*call.caller()?)?.0, &path);

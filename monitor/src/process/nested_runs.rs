@@ -48,7 +48,7 @@ pub struct NestedRuns {
     any: AtomicBool,
     /// By thread.
     by_tid: RwLock<HashMap<i32, Arc<NestedRun>>>,
-    /// Runs without processes whose mounts are not removed yet.
+    /// Runs that have no process any more, but still have mounts.
     ended: Mutex<Vec<Arc<NestedRun>>>,
 }
 

@@ -70,14 +70,6 @@ pub const MAP_FILE: Condition = Condition {
     value: 0,
     holds: true,
 };
-/// Every call.
-pub const ALWAYS: [Condition; 1] = [Condition {
-    arg: 0,
-    high: false,
-    mask: 0,
-    value: 0,
-    holds: true,
-}];
 /// prctl(PR_SET_DUMPABLE) and prctl(PR_SET_PDEATHSIG), and two operations that no program needs.
 pub const DUMPABLE_OR_PDEATHSIG: Condition = Condition {
     arg: 0,

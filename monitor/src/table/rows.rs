@@ -5,9 +5,9 @@ use goanna_syscalls::numbers as nr;
 use nix::errno::Errno;
 
 use super::{
-    ALWAYS, CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, HINTS,
-    INSTALL_FILTER, INSTALL_FILTER_BY_PRCTL, LEASE_NOTIFY_OR_SEALS, Rule, TO_ADDRESS, UNIX_SOCKETS,
-    any_signal, o_path, row, sigkill,
+    CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, HINTS, INSTALL_FILTER,
+    INSTALL_FILTER_BY_PRCTL, LEASE_NOTIFY_OR_SEALS, Rule, TO_ADDRESS, UNIX_SOCKETS, any_signal,
+    o_path, row, sigkill,
 };
 use crate::calls::attr::{flags, xattr};
 use crate::calls::{
@@ -365,7 +365,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::IO_URING_SETUP, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(nr::IO_URING_ENTER, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(nr::IO_URING_REGISTER, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
-    row(nr::OPEN_TREE, Rule::NotifyOrStop(&ALWAYS, mounting::open_tree), "a copy of a directory in a store, an encrypted directory or an image: EOPNOTSUPP; stopped, since a notification cannot install such a descriptor"),
+    row(nr::OPEN_TREE, Rule::NotifyOrStop(&[], mounting::open_tree), "a copy of a directory in a store, an encrypted directory or an image: EOPNOTSUPP; stopped, since a notification cannot install such a descriptor"),
     row(nr::MOVE_MOUNT, Rule::Notify(mounting::move_mount), "as mount"),
     row(nr::FSOPEN, Rule::Allow, "host paths only"),
     row(nr::FSCONFIG, Rule::Allow, "host paths only"),
@@ -404,7 +404,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::GETXATTRAT, Rule::Notify(xattr::getxattrat), ""),
     row(nr::LISTXATTRAT, Rule::Notify(xattr::listxattrat), ""),
     row(nr::REMOVEXATTRAT, Rule::Notify(xattr::removexattrat), ""),
-    row(nr::OPEN_TREE_ATTR, Rule::NotifyOrStop(&ALWAYS, mounting::open_tree_attr), "as open_tree and mount_setattr"),
+    row(nr::OPEN_TREE_ATTR, Rule::NotifyOrStop(&[], mounting::open_tree_attr), "as open_tree and mount_setattr"),
     row(nr::FILE_GETATTR, Rule::Notify(flags::file_getattr), ""),
     row(nr::FILE_SETATTR, Rule::Notify(flags::file_setattr), ""),
     row(TRANSACTION, Rule::Transaction, "not a call of Linux: begins and ends transactions"),

@@ -19,13 +19,6 @@ pub const SIZE: usize = 24;
 #[repr(C, align(8))]
 struct FileAttr([u8; SIZE]);
 
-/// The flags; the size and the number of extents; the project and the size of copied extents.
-pub fn words(attributes: &[u8; SIZE]) -> [u64; 3] {
-    let (words, _) = attributes.as_chunks::<8>();
-    let word = |index: usize| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word));
-    [word(0), word(1), word(2)]
-}
-
 /// The attributes of the host's object at `path`, without following a symbolic link.
 pub fn get(path: &CStr) -> Result<[u8; SIZE], Errno> {
     let mut out = FileAttr([0; SIZE]);

@@ -7,7 +7,7 @@ use goanna_sys::file_attr;
 use goanna_vfs::{Errno, FileKind, Place, Result, file_flags, ops};
 
 use super::xattr::path_or_descriptor;
-use crate::call::{Answer, Call, Target};
+use crate::call::{Answer, Call, Target, words};
 use crate::process::task::acting_as;
 use crate::watches::report::{self, Touch};
 
@@ -114,14 +114,8 @@ pub fn file_getattr(call: &mut Call<'_>) -> Result<Answer> {
 /// file_setattr(2): the arguments of [`file_getattr`].
 pub fn file_setattr(call: &mut Call<'_>) -> Result<Answer> {
     let at_flags = super::xattr::at_flags(call, 4)?;
-    let given = call.read(call.arg(2), size(call)?)?;
-    let (attributes, later) = given
-        .split_first_chunk::<{ file_attr::SIZE }>()
-        .ok_or(Errno::EINVAL)?;
-    if later.iter().any(|&byte| byte != 0) {
-        return Err(Errno::E2BIG.into());
-    }
-    let [flags, _, project] = file_attr::words(attributes);
+    let attributes: [u8; file_attr::SIZE] = call.read_structure(call.arg(2), call.arg(3))?;
+    let [flags, _, project] = words(&attributes);
     if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
@@ -130,7 +124,9 @@ pub fn file_setattr(call: &mut Call<'_>) -> Result<Answer> {
     };
     if let Some(path) = host_file(&place) {
         ops::may_set_flags(&*call.caller()?, &place, 0)?;
-        acting_as(&*call.caller()?, None, || file_attr::set(&path, attributes))?;
+        acting_as(&*call.caller()?, None, || {
+            file_attr::set(&path, &attributes)
+        })?;
         report::touched(call, &place, Touch::Attrib);
         return Ok(Answer::DONE);
     }

@@ -3,7 +3,7 @@
 use goanna_vfs::{Acl, Errno, Place, Result, ops};
 
 use super::by_descriptor;
-use crate::call::{Answer, Call, Target};
+use crate::call::{Answer, Call, Target, words};
 use crate::calls::stat::path_or_null;
 use crate::watches::report::{self, Touch};
 
@@ -12,8 +12,7 @@ const NAME_MAX: usize = 255;
 const SIZE_MAX: usize = 65536;
 
 /// The longest structure of arguments that a program may give, and its first version: value u64, size u32, flags u32.
-const PAGE: u64 = 4096;
-const ARGS: u64 = 16;
+const ARGS: usize = 16;
 
 /// Finds the file that a call names. As in Linux, it is called after all other arguments were checked.
 type Find = fn(&Call<'_>) -> Result<Target>;
@@ -91,23 +90,12 @@ impl Buffer {
 
     /// In the `struct xattr_args` of setxattrat(2) and getxattrat(2). EINVAL, E2BIG, EFAULT.
     fn of_structure(call: &Call<'_>) -> Result<Self> {
-        let size = call.arg(5);
-        if size < ARGS {
-            return Err(Errno::EINVAL.into());
-        }
-        if size > PAGE {
-            return Err(Errno::E2BIG.into());
-        }
-        let given = call.read(call.arg(4), size as usize)?;
-        let (words, _) = given.as_chunks::<8>();
-        let word = |index: usize| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word));
-        if given.iter().skip(ARGS as usize).any(|&byte| byte != 0) {
-            return Err(Errno::E2BIG.into());
-        }
+        let args: [u8; ARGS] = call.read_structure(call.arg(4), call.arg(5))?;
+        let [address, size_and_flags] = words(&args);
         Ok(Self {
-            address: word(0),
-            size: word(1) & u64::from(u32::MAX),
-            flags: (word(1) >> 32) as i32,
+            address,
+            size: size_and_flags & u64::from(u32::MAX),
+            flags: (size_and_flags >> 32) as i32,
         })
     }
 

@@ -27,7 +27,7 @@ pub fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         return Ok(Answer::PassOn);
     }
     let missing = missing_in(call, call.task.identity(call.int(0))?);
-    let root = call.monitor.roots.of(call.task.tid);
+    let root = call.root();
     // Paths from another root directory in the kernel do not lead to them.
     if missing.is_empty() || root.is_some_and(|root| root.is_in_kernel) {
         return Ok(Answer::PassOn);

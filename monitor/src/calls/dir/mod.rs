@@ -130,8 +130,8 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Answer> {
 /// getcwd(2): the value is the length with the NUL. ENOENT for a removed directory.
 pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
     let (cwd, on_host) = call.cwd()?;
-    let root = call.monitor.roots.of(call.task.tid);
-    if on_host && root.as_ref().is_none_or(|root| root.is_in_kernel) {
+    let root = call.root();
+    if on_host && root.is_none_or(|root| root.is_in_kernel) {
         return Ok(Answer::PassOn);
     }
     let caller = call.caller()?;

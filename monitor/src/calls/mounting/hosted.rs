@@ -196,6 +196,11 @@ pub fn host_path(place: &Place) -> Option<PathBuf> {
     place.mount.fs.host_path(&place.node)
 }
 
+/// Whether the kernel can use it as a part of its own tree: it is in a mount that shows the host's, or on the host itself.
+pub fn is_in_kernel(place: &Place) -> bool {
+    place.mount.is_host() || place.mount.fs.host_dir(&place.node).is_some()
+}
+
 /// Whether it is the root of its mount.
 pub fn is_root(place: &Place) -> bool {
     place.node.ino() == place.mount.fs.root().ino()

@@ -7,7 +7,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FileKind, PATH_MAX, Place, Result};
 use nix::mount::MsFlags;
 
-use super::hosted::is_root;
+use super::hosted::{is_in_kernel, is_root};
 use crate::call::Call;
 use crate::process::task::acting_as;
 
@@ -140,7 +140,7 @@ impl Request {
         if self.flags.contains(MsFlags::MS_MOVE) && is_root(place) {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        if place.mount.is_host() || place.mount.fs.host_dir(&place.node).is_some() {
+        if is_in_kernel(place) {
             let path = place.mount.fs.host_path(&place.node).ok_or(Errno::ENOENT)?;
             return Ok(path.into_os_string().into_vec());
         }

@@ -3,21 +3,20 @@
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 
 use goanna_sys::mount_attr;
-use goanna_vfs::{Errno, Place, Result};
+use goanna_vfs::{Errno, Result};
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree as open_tree_at};
 
-use super::{host_path, may_mount, mounted_at, path_flags};
+use super::hosted::is_in_kernel;
+use super::{may_mount, mounted_at, path_flags};
 use crate::answer::Answer;
-use crate::call::{Call, Target};
+use crate::call::{Call, Target, words};
 use crate::calls::open::open_path_only;
 use crate::errno::from_rustix;
 use crate::process::task::acting_as;
 
-const PAGE: usize = 4096;
 /// `AT_RECURSIVE`
 const RECURSIVE: u32 = 0x8000;
 
@@ -29,7 +28,7 @@ pub fn open_tree(call: &mut Call<'_>) -> Result<Answer> {
 
 /// open_tree_attr(2): as open_tree(2), and attributes for the copy, and their size. EOPNOTSUPP without OPEN_TREE_CLONE.
 pub fn open_tree_attr(call: &mut Call<'_>) -> Result<Answer> {
-    let (address, size) = (call.arg(3), call.arg(4) as usize);
+    let (address, size) = (call.arg(3), call.arg(4));
     let flags = call.uint(2);
     if address == 0 && size != 0 {
         return Err(Errno::EINVAL.into());
@@ -77,7 +76,10 @@ fn open(
         return open_path_only(call, dirfd, &path, at, cloexec);
     }
     may_mount(call)?;
-    let source = of_kernel(&target).ok_or(Errno::EOPNOTSUPP)?;
+    let source = target.mount.fs.host_path(&target.node);
+    let source = source
+        .filter(|_| is_in_kernel(&target))
+        .ok_or(Errno::EOPNOTSUPP)?;
     let tree = acting_as(&*call.caller()?, None, || {
         let flags = (flags - Flags::AT_EMPTY_PATH) | Flags::OPEN_TREE_CLOEXEC;
         let tree = open_tree_at(CWD, &source, flags).map_err(from_rustix)?;
@@ -90,14 +92,6 @@ fn open(
     })
 }
 
-/// The path on the host of something in a mount, where the kernel finds the same.
-fn of_kernel(place: &Place) -> Option<PathBuf> {
-    if place.mount.is_host() {
-        return place.mount.fs.host_path(&place.node);
-    }
-    host_path(place)
-}
-
 /// Attributes of a mount.
 struct Attributes {
     /// With the descriptor of the monitor.
@@ -107,24 +101,14 @@ struct Attributes {
 
 impl Attributes {
     /// The attributes at `address`. EINVAL and E2BIG for a `size` that the kernel does not know, EFAULT, EBADF.
-    fn read(call: &Call<'_>, address: u64, size: usize) -> Result<Self> {
-        if size < mount_attr::SIZE {
-            return Err(Errno::EINVAL.into());
-        }
-        if size > PAGE {
-            return Err(Errno::E2BIG.into());
-        }
-        let bytes = call.read(address, size)?;
-        if bytes.iter().skip(mount_attr::SIZE).any(|byte| *byte != 0) {
-            return Err(Errno::E2BIG.into());
-        }
-        let (words, _) = bytes.as_chunks::<8>();
-        let word = |index: usize| words.get(index).map_or(0, |word| u64::from_ne_bytes(*word));
+    fn read(call: &Call<'_>, address: u64, size: u64) -> Result<Self> {
+        let attributes: [u8; mount_attr::SIZE] = call.read_structure(address, size)?;
+        let [attr_set, attr_clr, propagation, userns_fd] = words(&attributes);
         let mut in_monitor = libc::mount_attr {
-            attr_set: word(0),
-            attr_clr: word(1),
-            propagation: word(2),
-            userns_fd: word(3),
+            attr_set,
+            attr_clr,
+            propagation,
+            userns_fd,
         };
         let mut user_namespace = None;
         if in_monitor.attr_set & libc::MOUNT_ATTR_IDMAP != 0 {
@@ -154,7 +138,7 @@ pub fn mount_setattr(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;
-    let attributes = Attributes::read(call, call.arg(3), call.arg(4) as usize)?;
+    let attributes = Attributes::read(call, call.arg(3), call.arg(4))?;
     let path = mounted_at(call, &target)?;
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
     let flags = flags & !libc::AT_EMPTY_PATH.cast_unsigned();

@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
 use super::lease;
-use crate::call::{Answer, Call, Resolved, Work};
+use crate::call::{Answer, Call, Resolved, Work, words};
 use crate::errno::errno;
 use crate::inprocess::opens::Source;
 use crate::process::deliveries::Delivery;
@@ -104,23 +104,8 @@ pub fn open_path_only(
 /// openat2(2)
 pub fn openat2(call: &mut Call<'_>) -> Result<Answer> {
     const SIZE: usize = size_of::<libc::open_how>();
-    let size = call.arg(3) as usize;
-    if size < SIZE {
-        return Err(Errno::EINVAL.into());
-    }
-    if size > PAGE {
-        return Err(Errno::E2BIG.into());
-    }
-    let bytes = call.read(call.arg(2), size)?;
-    if bytes.iter().skip(SIZE).any(|&b| b != 0) {
-        return Err(Errno::E2BIG.into());
-    }
-    let field = |index: usize| {
-        let mut word = [0; 8];
-        word.copy_from_slice(&bytes[8 * index..8 * index + 8]);
-        u64::from_ne_bytes(word)
-    };
-    let (flags, mode, resolve) = (field(0), field(1), field(2));
+    let how: [u8; SIZE] = call.read_structure(call.arg(2), call.arg(3))?;
+    let [flags, mode, resolve] = words(&how);
     let (flags, mode) = validate(flags, mode, resolve)?;
     accept(flags, resolve)?;
     let request = Request {
@@ -171,8 +156,6 @@ fn accept(flags: i32, resolve: u64) -> Result<()> {
     }
     Ok(())
 }
-
-const PAGE: usize = 4096;
 
 /// The object that an open leads to.
 enum End {
