@@ -1,5 +1,6 @@
-/* Makes one call again and again: `repeated access|readlink|open|stat|statx|missing|fstat|fstatx|write|pwrite|rewrite COUNT PATH`. */
+/* Makes one call again and again: `repeated access|readlink|open|list|stat|statx|missing|fstat|fstatx|write|pwrite|rewrite COUNT PATH`. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,18 @@ static int rewrite(const char *path, const char *text)
 	return write(fd, text, 50) == 50 ? close(fd) : -1;
 }
 
+/* Opens the directory and reads all entries. */
+static long list(const char *path)
+{
+	char entries[4096];
+	int fd = open(path, O_RDONLY | O_DIRECTORY);
+	long got;
+
+	while ((got = getdents64(fd, entries, sizeof entries)) > 0)
+		;
+	return close(fd) < 0 ? -1 : got;
+}
+
 int main(int argc, char **argv)
 {
 	struct statx more;
@@ -30,6 +43,7 @@ int main(int argc, char **argv)
 		long result = !strcmp(argv[1], "access") ? access(argv[3], R_OK)
 			: !strcmp(argv[1], "readlink") ? readlink(argv[3], text, sizeof text)
 			: !strcmp(argv[1], "open") ? close(open(argv[3], O_RDONLY))
+			: !strcmp(argv[1], "list") ? list(argv[3])
 			: !strcmp(argv[1], "stat") ? stat(argv[3], &meta)
 			: !strcmp(argv[1], "missing") ? -(stat(argv[3], &meta) == 0)
 			: !strcmp(argv[1], "fstat") ? fstat(fd, &meta)

@@ -127,6 +127,7 @@ in_every_place! {
     opens_in_rows => |place| check(&place, "opens", false);
     opens_again => |place| check(&place, "reopens", false);
     opens_one_after_the_other => |place| check(&place, "readahead", false);
+    directories_again => |place| check(&place, "opendirs", false);
     cpus_of_threads_that_open_files => |place| check(&place, "cpus", false);
     eintr => |place| check(&place, "eintr", false);
     process_static => |place| check(&place, "process", true);
@@ -301,18 +302,24 @@ fn the_loader_of_a_process_has_stubs_when_it_begins() {
     }
 }
 
-/// Runs `repeated CALL` on `path`, and checks that most calls are answered in the process: all but the first ones, and those of the time before mount
-/// points are watched for.
-fn check_in_process(place: &Place, call: &str, path: &str) {
-    const CALLS: u64 = 20_000;
+/// How often [`figures_of`] makes the call.
+const CALLS: u64 = 20_000;
+
+/// The statistics of `repeated CALL` on `path`.
+fn figures_of(place: &Place, call: &str, path: &str) -> serde_json::Value {
     let program = program("repeated", &place.path("."), false);
     let mut run = place.run_with(&["--stats=json"]);
     run.arg(&program).args([call, &CALLS.to_string(), path]);
     let ended = finish(&mut run).expect(0);
-    let errors = ended.errors();
-    let figures: serde_json::Value = serde_json::from_str(errors.trim()).unwrap();
+    serde_json::from_str(ended.errors().trim()).unwrap()
+}
+
+/// Runs `repeated CALL` on `path`, and checks that most calls are answered in the process: all but the first ones, and those of the time before mount
+/// points are watched for.
+fn check_in_process(place: &Place, call: &str, path: &str) {
+    let figures = figures_of(place, call, path);
     let within = figures["in_process"].as_u64().unwrap_or(0);
-    assert!(within >= CALLS / 2, "{call} {path}: {errors}");
+    assert!(within >= CALLS / 2, "{call} {path}: {figures}");
 }
 
 /// Where no mount point exists on the host, links of the host are followed in the process, also by access(2), readlink(2) and statx(2).
@@ -334,7 +341,7 @@ fn links_of_the_host_are_followed_in_the_process() {
     }
 }
 
-/// Attributes of files in a store come from the map.
+/// Attributes of files in a store come from the map. Files and directories are opened there, and the ends of directories are known.
 #[test]
 fn attributes_in_a_store_are_answered_in_the_process() {
     let place = Place::amino();
@@ -344,7 +351,12 @@ fn attributes_in_a_store_are_answered_in_the_process() {
     finish(&mut place.shell("mkdir -p d; echo text > d/file")).expect(0);
     for call in ["access", "open", "stat", "statx", "fstat", "fstatx"] {
         check_in_process(&place, call, &format!("{}/d/file", place.top()));
+        check_in_process(&place, call, &format!("{}/d", place.top()));
     }
+    // Each list is two calls.
+    let figures = figures_of(&place, "list", &format!("{}/d", place.top()));
+    let notified = figures["calls"]["getdents64"].as_u64().unwrap_or(0);
+    assert!(notified < CALLS * 3 / 2, "{figures}");
 }
 
 /// Attributes of files of the host in a mount come from the map, when the host has confirmed them. A file is opened there, too.

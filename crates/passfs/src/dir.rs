@@ -155,7 +155,15 @@ impl PassFs {
             rustix::fs::open(pin.proc().as_c_str(), flags, Mode::empty()).map_err(os)
         })?;
         if cookie != 0 {
-            rustix::fs::seek(&fd, SeekFrom::Start(from_cookie(cookie))).map_err(os)?;
+            match rustix::fs::seek(&fd, SeekFrom::Start(from_cookie(cookie))) {
+                // A directory of ext4 has lost its positions with its last block.
+                Err(rustix::io::Errno::INVAL)
+                    if stat(fd.as_fd(), StatxFlags::NLINK)?.stx_nlink == 0 =>
+                {
+                    return Err(Errno::ENOENT);
+                }
+                sought => sought.map_err(os)?,
+            };
         }
         let mut buffer = Vec::with_capacity(BUFFER_BYTES);
         let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());

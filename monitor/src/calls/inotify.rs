@@ -43,7 +43,7 @@ pub fn add_watch(call: &mut Call<'_>) -> Result<Answer> {
     };
     let watch = call.monitor.watches.add(&caller, &request)?;
     // Nobody would report opens that do not notify.
-    call.monitor.in_process.unshare_files();
+    call.monitor.in_process.unshare_opened();
     Ok(Answer::Value(watch.into()))
 }
 

@@ -41,7 +41,7 @@ impl InProcess {
     }
 }
 
-/// As [`leave`], of a thread in the code of the map of attributes, which has a frame. The only calls with an effect there are those of writes and opens.
+/// As [`leave`], of a thread in the code of the map of attributes, which has a frame. The only calls with an effect there are those of writes, opens and lists.
 fn leave_map(
     space: &Space,
     tid: i32,
@@ -81,6 +81,15 @@ fn leave_map(
             (offset, is_refused),
             regs,
         ));
+    }
+    let list = stub::list_layout();
+    if (list.made..list.end).contains(&offset) && regs.rax.cast_signed() >= 0 {
+        let listed = word(tid, regs.rsp.wrapping_add(frame::LISTED)).ok()?;
+        frame.put_back(regs, true);
+        regs.rip = frame.ret;
+        regs.rax = listed;
+        regs.orig_rax = NO_CALL;
+        return Some(StubPosition::After);
     }
     let write = stub::write_layout();
     let is_at_call = offset == write.made;

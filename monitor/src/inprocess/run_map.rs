@@ -4,7 +4,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use goanna_sys::stub::map::AttributeMap;
 use goanna_vfs::{Mount, Mounts, Place, SharedAttributes};
@@ -29,6 +29,8 @@ pub struct RunMap {
     is_on_host: bool,
     /// Its files and directories are those of the host: what a path of the host leads to, or that it leads to nothing, is so here.
     has_host_files: bool,
+    /// Some have backing directories of the run there.
+    has_directories: AtomicBool,
     /// `/NAME`, if the mount point is in the root directory.
     pub(super) prefix: Option<Vec<u8>>,
     hasher: RandomState,
@@ -60,6 +62,7 @@ impl RunMap {
             mount: mount.cloned(),
             is_on_host: is_on_host && mount.is_some(),
             has_host_files: mount.is_some_and(has_host_files),
+            has_directories: AtomicBool::new(false),
             prefix: named.map(|(_, name, _)| [b"/", name].concat()),
             hasher: RandomState::new(),
             asked: (0..REMEMBERED).map(|_| AtomicU32::new(0)).collect(),
@@ -100,6 +103,18 @@ impl RunMap {
     pub(super) fn end_file(&self, place: &Place) {
         if self.is_on_host && self.has(&place.mount) {
             self.map.invalidate(place.node.ino());
+        }
+    }
+
+    /// A backing directory of the run has been put into the map.
+    pub(super) fn set_has_directories(&self) {
+        self.has_directories.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes all directories with backing directories of the run out of the map.
+    pub(super) fn forget_directories(&self) {
+        if self.has_directories.swap(false, Ordering::SeqCst) {
+            self.map.forget_directories(self.run);
         }
     }
 

@@ -1,10 +1,14 @@
 //! Puts the attributes of files into the map of a run, for the calls that have come to the monitor.
 
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use goanna_sys::object_handle::ObjectHandle;
+use goanna_sys::stat;
+use goanna_sys::stub::map::Slot;
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, Native, NextFile, Node, Place};
+use goanna_vfs::{Caller, Native, NextFile, Node, Place, SharedAttributes};
 
 use super::InProcess;
 use super::on_host::InMap;
@@ -72,8 +76,13 @@ impl RunMap {
         Some(())
     }
 
-    /// Puts `path` into the map if it was asked for before; else what follows it in its directory.
-    fn share_path(&self, call: &Call<'_>, (dirfd, path): (i32, &[u8])) -> Option<()> {
+    /// Puts `path` into the map if it was asked for before; else, if `looks_ahead`, what follows it in its directory.
+    fn share_path(
+        &self,
+        call: &Call<'_>,
+        (dirfd, path): (i32, &[u8]),
+        looks_ahead: bool,
+    ) -> Option<()> {
         let attributes = attributes(self.mount.as_ref()?)?;
         let start = self.start(call, (dirfd, path))?;
         let (run, rest) = (self.run_of(&start), start.rest(path));
@@ -86,7 +95,7 @@ impl RunMap {
             attributes.share_path(run, path, &start.node, rest);
             true
         } else {
-            attributes.share_following(run, path, &start.node, rest)
+            looks_ahead && attributes.share_following(run, path, &start.node, rest)
         };
         if is_shared {
             self.share_start(call, dirfd, &start)?;
@@ -154,7 +163,7 @@ impl InProcess {
         } else if path.is_empty() {
             shared.share_descriptor(call, dirfd)
         } else {
-            shared.share_path(call, (dirfd, path))
+            shared.share_path(call, (dirfd, path), true)
         };
     }
 
@@ -259,6 +268,62 @@ impl InProcess {
             .add(map, (place, handle), share, || may_be_shared(call));
     }
 
+    /// The map of a store that the calling process has, and what the mount of `place` shares there, where no program is to be told of opens and reads.
+    fn map_of_store<'a>(
+        &'a self,
+        call: &Call<'_>,
+        place: &'a Place,
+    ) -> Option<(&'a RunMap, &'a dyn SharedAttributes)> {
+        let map = self.shared.get()?.as_deref()?;
+        let is_there = self.has_map(call.task.tid) && map.has(&place.mount) && !map.is_on_host();
+        let attributes = attributes(&place.mount).filter(|_| is_there && may_be_shared(call))?;
+        Some((map, attributes))
+    }
+
+    /// The process is about to get `backing`, by `path` from `dirfd`, for the directory at `place`: the next times perhaps without a notification.
+    pub fn share_directory(
+        &self,
+        call: &Call<'_>,
+        (dirfd, path): (i32, &[u8]),
+        place: &Place,
+        backing: BorrowedFd<'_>,
+    ) {
+        let share = || {
+            let (map, attributes) = self.map_of_store(call, place)?;
+            let (dev, ino, _) = stat::identity(backing).ok()?;
+            let shadow = call.monitor.shadows.find((dev, ino))?;
+            let Shadow::Dir { path: backing, .. } = &*shadow else {
+                return None;
+            };
+            let backing = (ino, backing.as_os_str().as_bytes());
+            attributes.share_directory(&place.node, map.run(), backing);
+            map.set_has_directories();
+            // A watch that began meanwhile is seen here, or ends this itself.
+            if !may_be_shared(call) {
+                map.forget_directories();
+            }
+            // The look-up before the open was that which counts as one in order.
+            map.share_path(call, (dirfd, path), false)
+        };
+        let _ = share();
+    }
+
+    /// The process is about to read the directory at `place`. What it reads may be put into the map by [`InProcess::share_list`], if this returns what it is to be put there for.
+    pub fn begin_list(&self, call: &Call<'_>, caller: &Caller, place: &Place) -> Option<Slot> {
+        let (_, attributes) = self
+            .map_of_store(call, place)
+            .filter(|_| caller.txn.is_none())?;
+        attributes.slot_of_directory(&place.node)
+    }
+
+    /// The process has read that directory up to its end, which is `position` in its backing directory. The next reads of the process from there, and of these `entries` if they are all, perhaps do not
+    /// notify.
+    pub fn share_list(&self, slot: Slot, position: u64, entries: Option<&[u8]>) {
+        if let Some(Some(map)) = self.shared.get() {
+            map.map().put_list(slot, map.run(), position, entries);
+        }
+    }
+
     /// A program maps the file at `place` to write.
     pub fn file_is_mapped(&self, place: &Place) {
         if let Some(Some(shared)) = self.shared.get() {
@@ -266,17 +331,21 @@ impl InProcess {
         }
     }
 
-    /// From now on processes open no files themselves, until that is wanted again.
-    pub fn unshare_files(&self) {
+    /// From now on processes open no files and directories themselves, until that is wanted again.
+    pub fn unshare_opened(&self) {
         if let Some(Some(shared)) = self.shared.get() {
             shared.set_may_open_files(false);
             self.shared_files.end_all(shared);
+            shared.forget_directories();
         }
     }
 
     /// The processes of the run have ended.
-    pub fn forget_shared_files(&self) {
+    pub fn forget_opened(&self) {
         self.shared_files.clear();
+        if let Some(Some(shared)) = self.shared.get() {
+            shared.forget_directories();
+        }
     }
 
     /// Whether a process may be about to open one of these objects without a notification.

@@ -158,7 +158,7 @@ impl Run {
         monitor.delegate_lock.close();
         monitor.participants.note_refused();
         monitor.participants.end_named();
-        monitor.in_process.forget_shared_files();
+        monitor.in_process.forget_opened();
         monitor.shadows.sweep(Vec::new);
         monitor.hosted.end(&monitor);
         table_holder::end();

@@ -12,8 +12,8 @@ use goanna_vfs::{Caller, FileKind, Mount, Place, PlaceKey};
 
 use super::retired::Former;
 use super::{
-    BackingObject, DIRECTORY_SWEEPS, DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity, Shadow, Shadows,
-    Table,
+    BackingObject, DIRECTORY_SWEEPS, DIRS_BEFORE_SWEEP, FIRST_SWEEPS, Identity,
+    REFERENCES_BEFORE_SWEEP, Shadow, Shadows, Table,
 };
 use crate::process::task::credentials;
 
@@ -156,7 +156,7 @@ impl Shadows {
     /// The objects of `O_PATH` descriptors that a sweep has seen before, after the removal of a name or where there are many.
     fn references(&self, is_after_removal: bool) -> References {
         let mut table = self.table.write();
-        let all = table.references.len() >= DIRS_BEFORE_SWEEP.max(2 * table.references_kept);
+        let all = table.references.len() >= REFERENCES_BEFORE_SWEEP.max(2 * table.references_kept);
         if !all && !is_after_removal {
             return References::default();
         }

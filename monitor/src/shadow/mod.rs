@@ -168,8 +168,10 @@ pub fn names_only(directory: &OwnedFd) -> Result<bool, Errno> {
 
 /// Number of new files that starts a sweep of the files early. If half of the number of all files is more, that number counts.
 const MANY_FILES: usize = 1024;
-/// With fewer backing directories than this, /proc is not searched for unused ones.
-const DIRS_BEFORE_SWEEP: usize = 1024;
+/// With fewer backing directories than this, /proc is not searched for unused ones. Processes open those in the map without a notification, so they may be in use often.
+const DIRS_BEFORE_SWEEP: usize = 8192;
+/// The same for objects of `O_PATH` descriptors, each of which takes a descriptor of ours.
+const REFERENCES_BEFORE_SWEEP: usize = 1024;
 /// Number of sweeps after the removal of a directory that check whether its backing directory is still held: the first few, since most
 /// are released at once, and then every tenth.
 const DIRECTORY_SWEEPS: u64 = 60;

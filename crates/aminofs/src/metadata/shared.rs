@@ -361,6 +361,26 @@ impl SharedAttributes for AminoFs {
         }
     }
 
+    fn share_directory(&self, node: &Node, run: u64, (ino, path): (u64, &[u8])) {
+        let Some(map) = self.shared.map() else { return };
+        match self.slot_of_directory(node) {
+            Some(slot) => {
+                map.put_object(run, ino, slot);
+                map.put_directory(slot, run, (ino, path));
+            }
+            None => map.forget_object(run, ino),
+        }
+    }
+
+    fn slot_of_directory(&self, node: &Node) -> Option<Slot> {
+        let _operation = self.operation();
+        let dir = node.pin_arc::<Inode>()?;
+        let _names = self.names.read();
+        let state = dir.state.lock();
+        state.check_alive().ok()?;
+        self.share(&dir, &state)
+    }
+
     fn share_path(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]) {
         // As the committed state is. What fails is not shared.
         let _: Result<()> = self.view(&Caller::with_ids(0, 0), |view| {

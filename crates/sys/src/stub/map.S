@@ -1,39 +1,51 @@
 # The code at the start of the shared map of attributes (map.rs), which programs map with it. A stub jumps here with its frame on the stack,
 # and with
 #   r9   the address of `.Lstub_slow`
-#   r10d 0 for the attributes of a descriptor, 1 for a path, 2 for a write to a descriptor of memory, 3 for an open in a mount, from directory edi; r11 and r8 mean nothing then
+#   r10d 0 for the attributes of a descriptor, 1 for a path, 2 for a write to a descriptor of memory, 3 for an open in a mount, from directory edi; r11 and r8 mean nothing then;
+#        4 for the entries of a directory
 #   r11  a struct stat: of the descriptor, which is the program's buffer unless that is for a struct statx; or of the directory that a
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx
-# Opens are made in opens.S. It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until it goes back only the program's buffer has changed, except by a write or an open. The only
-# other calls that it makes are newfstatat(2) into the frame or that buffer, and faccessat2(2). Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
+# Opens are made in opens.S. It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until it goes back only the program's buffer has changed, except by a write, an open or a list. The only
+# other calls that it makes are newfstatat(2) into the frame or that buffer, faccessat2(2), and for a list clock_gettime(2) into that buffer and lseek(2). Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
 .set MAP_PREFIX, 4104
 .set MAP_NO_FILES, 4128
 .set MAP_OBJECTS, 8192
 .set OBJECT_SHIFT, 6           # log2 of an entry's size
-.set MAP_SLOTS, 1056768
+.set WAYS, 4                   # entries that an object, or a path, may have
+.set MAP_SLOTS, 2105344
 .set SLOT_RUN, 16
 .set SLOT_OBJECT, 24
 .set SLOT_STAT, 32
 .set SLOT_STATX, 176
 .set SLOT_HOST, 336
-.set MAP_PATHS, 9445376
+.set SLOT_DIR_RUN, SLOT_HOST      # of a directory in a store: the run of its backing directory, or 0,
+.set SLOT_DIR_INO, SLOT_HOST + 8  # the inode number of that,
+.set SLOT_DIR_END, SLOT_HOST + 16 # the position in it behind all entries, or 0,
+.set SLOT_DIR_PATH, SLOT_HOST + 24 # and its path
+.set SLOT_SHIFT, 9
+.set MAP_PATHS, 18882560
 .set PATH_SHIFT, 9
-.set PATH_WAYS, 4            # entries that a path may have
 .set ENTRY_DIRS, 56
 .set DIRS_MAX, 12
 .set ENTRY_PATH, 248
 .set ON_HOST, -1             # in the place of the number of directories: the host is asked
 .set NAMED_IN, ENTRY_DIRS    # of a name that is missing there: device and inode number of its directory,
 .set NAME_AT, ENTRY_DIRS + 16 # and where the name's path begins behind the directory's
-.set HOST_PATHS, 8388608       # from an entry to its path on the host
+.set HOST_PATHS, 16777216      # from an entry to its path on the host
+.set MAP_LISTS, 52436992
+.set LIST_SHIFT, 11
+.set LISTS_SIZE, 33554432
+.set LIST_LENGTH, 8             # of the entries, in bytes
+.set LIST_BYTES, 16
 .set READABLE, 1
 .set OWN_FILE, 2              # beside READABLE: the file is the host's object
 .set NUMBER_SHIFT, 32          # of the descriptor in the word of READABLE
 .set SPREAD, 0x9e3779b97f4a7c15
-.set INDEX_SHIFT, 50           # leaves the bits of an index into a table
+.set INDEX_SHIFT, 49           # leaves the bits of an index into a table
 .set S_IFLNK, 0xa000
+.set S_IFDIR, 0x4000
 .set AT_NO_AUTOMOUNT, 0x800
 .set AT_EACCESS, 0x200
 .set R_OK, 4
@@ -61,6 +73,11 @@
 .set ENTRY_ID, HOW + 16        # and its id.
 .set HELD_ENTRY, STAT + 56     # For a second call: the entry whose path that has,
 .set HELD_ID, STAT + 64        # and its id.
+.set FOUND_LIST, STAT          # In that of a list, which has a slot and an id, too: the entries,
+.set LISTED, STAT + 8          # and their length.
+.set CLOCK_MONOTONIC, 1
+.set TIMESPEC_SIZE, 16
+.set SYS_clock_gettime, 228
 .set SYS_faccessat2, 439
 
 # The cookie of the call that ends at the label, for the filter; r9 is the address of `.Lstub_slow`.
@@ -100,7 +117,7 @@
 
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
-	.globl goanna_map_start, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
+	.globl goanna_map_start, goanna_map_list_made, goanna_map_list_end, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
 	.globl goanna_map_open_shared, goanna_map_open_unshared, goanna_map_open_closed
 	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_resumed
 	.globl goanna_map_open_failed, goanna_map_end
@@ -117,7 +134,7 @@ goanna_map_start:
 	testl $~STATX_ANSWERED,R10(%rsp)
 	jnz .Lstub_map_slow
 2:	mov (.Lstub_run - .Lstub_slow)(%r9),%rsi
-	test %r10d,%r10d
+	test $~4,%r10d
 	jz 1f
 	mov PATH(%rsp),%rax
 	cmpb $'/',(%rax)
@@ -136,14 +153,24 @@ goanna_map_start:
 3:	mov ST_INO(%r11),%rax
 	add %rsi,%rax
 	spread_into %rdx
+	and $-WAYS,%edx
 	shl $OBJECT_SHIFT,%rdx
 	lea MAP_OBJECTS(%rdi,%rdx),%rdx
-	mov (%rdx),%rcx
+	mov ST_INO(%r11),%rax
+	mov $WAYS,%ecx
+4:	cmp %rax,16(%rdx)
+	jne 5f
+	cmp %rsi,8(%rdx)
+	je 6f
+5:	add $(1 << OBJECT_SHIFT),%rdx
+	dec %ecx
+	jnz 4b
+	jmp .Lstub_map_slow
+6:	mov (%rdx),%rcx
 	test %rcx,%rcx
 	jz .Lstub_map_slow
 	cmp %rsi,8(%rdx)
 	jne .Lstub_map_slow
-	mov ST_INO(%r11),%rax
 	cmp %rax,16(%rdx)
 	jne .Lstub_map_slow
 	mov 24(%rdx),%rsi
@@ -152,6 +179,8 @@ goanna_map_start:
 	jne .Lstub_map_slow
 	test %r10d,%r10d
 	jz .Lstub_map_descriptor
+	cmp $4,%r10d
+	je .Lstub_map_list
 	mov %rax,%rsi
 
 # The path, from the directory with the id rsi.
@@ -169,10 +198,10 @@ goanna_map_start:
 	jmp .Lstub_map_slow
 5:	sub PATH(%rsp),%rdx
 	spread_into %rcx
-	and $-PATH_WAYS,%ecx
+	and $-WAYS,%ecx
 	shl $PATH_SHIFT,%rcx
 	lea MAP_PATHS(%rdi,%rcx),%rcx
-	mov $PATH_WAYS,%r11d
+	mov $WAYS,%r11d
 4:	mov (%rcx),%r10
 	cmp %rax,16(%rcx)
 	jne 5f
@@ -456,6 +485,94 @@ goanna_map_host_allowed:
 	jnz .Lstub_map_ask
 .Lstub_map_leave:
 	jmp *%r9
+
+# The directory in slot rsi, while it has id rax. Behind all entries there are none; at the start of the directory all of them are put into the program's buffer, if
+# they are in the map.
+.Lstub_map_list:
+	cmp $MAP_PATHS,%rsi
+	jae .Lstub_map_slow
+	add %rdi,%rsi
+	testb $READABLE,8(%rsi)   # none that the host confirms
+	jz .Lstub_map_slow
+	mov SLOT_DIR_RUN(%rsi),%rcx
+	cmp %rcx,(.Lstub_run - .Lstub_slow)(%r9)
+	jne .Lstub_map_slow
+	mov SLOT_DIR_END(%rsi),%r10
+	test %r10,%r10
+	jz .Lstub_map_slow
+	mov %rsi,FOUND_SLOT(%rsp)
+	mov %rax,FOUND_ID(%rsp)
+	mov RDI(%rsp),%rdi
+	xor %esi,%esi
+	mov $SEEK_CUR,%edx
+	mov $SYS_lseek,%eax
+	syscall
+	mov FOUND_SLOT(%rsp),%rsi
+	mov FOUND_ID(%rsp),%rdx
+	cmp %rdx,(%rsi)
+	jne .Lstub_map_slow
+	test %rax,%rax
+	jz 1f
+	cmp %r10,%rax
+	jne .Lstub_map_slow
+	xor %eax,%eax
+	jmp .Lstub_map_done
+# A descriptor that stands for one with O_PATH has O_DSYNC.
+1:	mov $F_GETFL,%esi
+	mov $SYS_fcntl,%eax
+	syscall
+	test $(O_DSYNC | O_PATH),%eax
+	jnz .Lstub_map_slow
+	mov FOUND_SLOT(%rsp),%rsi
+	mov FOUND_ID(%rsp),%rdx
+	lea goanna_map_start + MAP_SLOTS(%rip),%rdi
+	sub %rdi,%rsi
+	shl $(LIST_SHIFT - SLOT_SHIFT),%esi
+	and $(LISTS_SIZE - 1),%esi
+	lea (MAP_LISTS - MAP_SLOTS)(%rdi,%rsi),%rsi
+	cmp %rdx,(%rsi)
+	jne .Lstub_map_slow
+	mov LIST_LENGTH(%rsi),%ecx
+	cmp %ecx,RDX(%rsp)
+	jb .Lstub_map_slow
+	mov %rsi,FOUND_LIST(%rsp)
+	mov %rcx,LISTED(%rsp)
+# Can the program's buffer, which is in two pages at most, be written?
+	mov RSI(%rsp),%rsi
+	mov $CLOCK_MONOTONIC,%edi
+	mov $SYS_clock_gettime,%eax
+	syscall
+	test %eax,%eax
+	jnz .Lstub_map_slow
+	add LISTED(%rsp),%rsi
+	sub $TIMESPEC_SIZE,%rsi
+	mov $SYS_clock_gettime,%eax
+	syscall
+	test %eax,%eax
+	jnz .Lstub_map_slow
+	mov FOUND_LIST(%rsp),%rdx
+	lea LIST_BYTES(%rdx),%rsi
+	mov RSI(%rsp),%rdi
+	mov LISTED(%rsp),%rcx
+	rep movsb
+	mov FOUND_ID(%rsp),%rax
+	cmp %rax,(%rdx)
+	jne .Lstub_map_slow
+	mov FOUND_SLOT(%rsp),%rsi
+	cmp %rax,(%rsi)
+	jne .Lstub_map_slow
+	mov RDI(%rsp),%rdi
+	mov %r10,%rsi
+	xor %edx,%edx           # SEEK_SET
+	mov $SYS_lseek,%eax
+	syscall
+goanna_map_list_made:
+	test %rax,%rax
+	js .Lstub_map_slow
+	mov LISTED(%rsp),%rax
+	add $(.Lstub_done - .Lstub_slow),%r9
+	jmp *%r9
+goanna_map_list_end:
 
 # A write to the object with the struct stat at r11. Only the process that the area was made for has it: a child of vfork(2) shares the stub, but not the
 # process ID. The first check of the grant only saves the calls. The second one counts: the owner of the store revokes a grant and then waits until the process

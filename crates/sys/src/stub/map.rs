@@ -1,14 +1,16 @@
 //! A map of attributes in shared memory, from which stubs answer stat(2), statx(2) and access(2) in the process (`map.S`, docs/decisions/0098).
 //!
 //! The memory is a sealed memfd: this process alone can write to it. It begins with the code that reads it, which also has the parts of writes
-//! ([`super::writes`]) and opens ([`super::opens`]) for which there is no space behind a library's code. Behind that are three
+//! ([`super::writes`]) and opens ([`super::opens`]) for which there is no space behind a library's code. Behind that are four
 //! tables, in which a key's hash gives the few entries that it can have, so a new entry may replace another one.
 //!
-//! * *Slots* have the attributes of inodes, and of some files the descriptor of this process by which they can be opened. A slot's content is valid while the
+//! * *Slots* have the attributes of inodes, of some files the descriptor of this process by which they can be opened, and of some directories the path of the backing directory
+//!   and the position behind all entries. A slot's content is valid while the
 //!   slot has the same *id*. An id is given once.
 //! * *Objects* map the object behind a descriptor to a slot, or to a path that has one.
 //! * *Paths* map a path to a slot, and have the slots of all directories on the way. A path leads there while they and their target
 //!   have the ids that they had when the entry was made.
+//! * *Lists* have all entries of small directories, for the slots of these while they have their ids.
 //!
 //! Where files are those of the host, or are made from them, nobody can tell when they change. The entry of such a path has a path of the host instead, and the slot a `struct stat`:
 //! the attributes in the slot are the answer while newfstatat(2) of that path returns just this (docs/decisions/0132).
@@ -29,7 +31,7 @@ use super::words::SharedWords;
 use crate::{memfile, table_holder};
 
 /// Size of the memory, bytes.
-pub const LEN: usize = HOST_PATHS_AT + ENTRIES * PATH_SIZE;
+pub const LEN: usize = LISTS_AT + LISTS * LIST_SIZE;
 /// Longest path that has an entry, bytes.
 pub const PATH_MAX: usize = PATH_SIZE - PATH_BYTES;
 /// Longest path on the host that an entry can have, or both of a missing name with the zero between them, bytes.
@@ -58,6 +60,12 @@ const SLOT_OBJECT: usize = 24;
 const SLOT_STAT: usize = 32;
 const SLOT_STATX: usize = SLOT_STAT + STAT_SIZE;
 const SLOT_HOST: usize = SLOT_STATX + STATX_SIZE;
+const SLOT_DIR_RUN: usize = SLOT_HOST;
+const SLOT_DIR_INO: usize = SLOT_HOST + 8;
+const SLOT_DIR_END: usize = SLOT_HOST + 16;
+const SLOT_DIR_PATH: usize = SLOT_HOST + 24;
+/// Longest path of a backing directory, with its zero, bytes.
+const DIR_PATH_SIZE: usize = STAT_SIZE - 24;
 const SLOT_INO: usize = SLOT_STAT + 8;
 const SLOT_MODE: usize = SLOT_STAT + 24;
 const PATHS_AT: usize = SLOTS_AT + ENTRIES * SLOT_SIZE;
@@ -70,9 +78,15 @@ const ON_HOST: u64 = u64::MAX;
 const NO_START: u64 = 0;
 /// The paths on the host, in the order of the entries.
 const HOST_PATHS_AT: usize = PATHS_AT + ENTRIES * PATH_SIZE;
-/// Entries of each table.
-const ENTRIES: usize = 16384;
-/// Slots that an inode may have, and entries that a path may have.
+/// The entries of directories, in the order of the slots.
+const LISTS_AT: usize = HOST_PATHS_AT + ENTRIES * PATH_SIZE;
+const LISTS: usize = 16384;
+const LIST_SIZE: usize = 2048;
+const LIST_LENGTH: usize = 8;
+const LIST_BYTES: usize = 16;
+/// Entries of each table, except for that of lists.
+const ENTRIES: usize = 32768;
+/// Slots that an inode may have, and entries that an object or a path may have.
 const WAYS: usize = 4;
 /// 2^64 divided by the golden ratio: neighbouring keys get distant indices.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -81,12 +95,13 @@ const READABLE: u64 = 1;
 const OWN: u64 = 2;
 const NUMBER_SHIFT: u32 = 32;
 const _: () = assert!(PREFIX_AT == 4104 && NO_FILES_AT == 4128 && NO_FILES_AT < OBJECTS_AT);
-const _: () = assert!(SLOTS_AT == 1_056_768 && SLOT_STATX == 176 && PATHS_AT == 9_445_376);
+const _: () = assert!(SLOTS_AT == 2_105_344 && SLOT_STATX == 176 && PATHS_AT == 18_882_560);
 const _: () = assert!(SLOT_HOST == 336 && SLOT_HOST + STAT_SIZE <= SLOT_SIZE);
-const _: () = assert!(HOST_PATHS_AT - PATHS_AT == 8_388_608);
+const _: () = assert!(HOST_PATHS_AT - PATHS_AT == 16_777_216);
 const _: () = assert!(PATH_DIRS + 16 * DIRS_MAX == PATH_BYTES);
+const _: () = assert!(LISTS_AT == 52_436_992 && LISTS * LIST_SIZE == 33_554_432);
 const _: () =
-    assert!(u64::BITS - ENTRIES.ilog2() == 50 && WAYS == 4 && SPREAD == 0x9e37_79b9_7f4a_7c15);
+    assert!(u64::BITS - ENTRIES.ilog2() == 49 && WAYS == 4 && SPREAD == 0x9e37_79b9_7f4a_7c15);
 
 /// A map of attributes. This process alone can write to it.
 #[derive(Debug)]
@@ -187,14 +202,8 @@ impl AttributeMap {
         self.next_id.fetch_add(1, Relaxed)
     }
 
-    /// Rewrites the entry at `at`, which begins with its id: there is none while `write` writes the words behind it.
-    fn write(&self, at: usize, id: u64, write: impl FnOnce(&dyn Fn(usize, u64))) {
-        let _alone = self.writer.lock();
-        self.write_alone(at, id, write);
-    }
-
-    /// The same, by the holder of the lock.
-    fn write_alone(&self, at: usize, id: u64, write: impl FnOnce(&dyn Fn(usize, u64))) {
+    /// Rewrites the entry at `at`, which begins with its id: there is none while `write` writes the words behind it. The caller has the lock.
+    fn write_entry(&self, at: usize, id: u64, write: impl FnOnce(&dyn Fn(usize, u64))) {
         let own = self.word(at);
         own.store(0, Relaxed);
         fence(Release);
@@ -278,7 +287,7 @@ impl AttributeMap {
         let id = self.new_id();
         let at = self.slot_for(ino, id);
         let had_descriptor = self.shares_any(at);
-        self.write_alone(at, id, |word| {
+        self.write_entry(at, id, |word| {
             word(8, marks);
             word(SLOT_RUN, 0);
             word(SLOT_OBJECT, 0);
@@ -298,16 +307,86 @@ impl AttributeMap {
     /// number of the object that this descriptor refers to. The file is readable for every user.
     pub fn share_descriptor(&self, slot: Slot, run: u64, (number, object): (RawFd, u64)) {
         let _alone = self.writer.lock();
-        let (Ok(at), Ok(number)) = (usize::try_from(slot.offset), u64::try_from(number)) else {
+        let (Some(at), Ok(number)) = (self.valid(slot), u64::try_from(number)) else {
             return;
         };
-        if self.word(at).load(Relaxed) != slot.id {
-            return;
-        }
         self.word(at + 8)
             .store(READABLE | number << NUMBER_SHIFT, Relaxed);
         self.word(at + SLOT_OBJECT).store(object, Relaxed);
         self.word(at + SLOT_RUN).store(run, Release);
+    }
+
+    /// The directory in `slot` has this backing directory in `run`: its processes may open that, while the slot has its id and if every user may read the directory. A path that is too
+    /// long for the slot is not shared.
+    ///
+    /// One slot has one path, so that a process never reads a path in part: a directory that has another backing directory now leaves the map, and one that
+    /// another run shares stays with that.
+    pub fn put_directory(&self, slot: Slot, run: u64, (ino, path): (u64, &[u8])) {
+        let _alone = self.writer.lock();
+        let Some(at) = self.valid(slot).filter(|_| path.len() < DIR_PATH_SIZE) else {
+            return;
+        };
+        let known = self.word(at + SLOT_DIR_RUN).load(Relaxed);
+        if known != 0 {
+            if known == run && self.word(at + SLOT_DIR_INO).load(Relaxed) != ino {
+                self.end_slot(at);
+            }
+            return;
+        }
+        let mut terminated = [0; DIR_PATH_SIZE];
+        let (text, _) = terminated.split_at_mut(path.len());
+        text.copy_from_slice(path);
+        let words = terminated.as_chunks::<8>().0.iter();
+        for (bytes, at) in words.zip((at + SLOT_DIR_PATH..).step_by(8)) {
+            self.word(at).store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
+        self.word(at + SLOT_DIR_INO).store(ino, Relaxed);
+        self.word(at + SLOT_DIR_RUN).store(run, Release);
+    }
+
+    /// The directory in `slot`, with a backing directory of `run`, has no entries from `position` of that on, while the slot has its id; and these ones, as getdents64(2)
+    /// returns them, before, if they are given and not too long.
+    pub fn put_list(&self, slot: Slot, run: u64, position: u64, entries: Option<&[u8]>) {
+        let _alone = self.writer.lock();
+        let is_of_run = |at: &usize| self.word(at + SLOT_DIR_RUN).load(Relaxed) == run;
+        let Some(at) = self.valid(slot).filter(is_of_run) else {
+            return;
+        };
+        self.word(at + SLOT_DIR_END).store(position, Release);
+        let Some(entries) = entries.filter(|entries| entries.len() <= LIST_SIZE - LIST_BYTES)
+        else {
+            return;
+        };
+        let list = LISTS_AT + (at - SLOTS_AT) / SLOT_SIZE % LISTS * LIST_SIZE;
+        self.write_entry(list, slot.id, |word| {
+            word(LIST_LENGTH, entries.len() as u64);
+            // The records of getdents64(2) have whole words.
+            for (bytes, offset) in entries
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .zip((LIST_BYTES..).step_by(8))
+            {
+                word(offset, u64::from_ne_bytes(*bytes));
+            }
+        });
+    }
+
+    /// Takes all directories with a backing directory of `run` out of the map.
+    pub fn forget_directories(&self, run: u64) {
+        let _alone = self.writer.lock();
+        for at in (SLOTS_AT..PATHS_AT).step_by(SLOT_SIZE) {
+            if self.word(at).load(Relaxed) != 0 && self.word(at + SLOT_DIR_RUN).load(Relaxed) == run
+            {
+                self.end_slot(at);
+            }
+        }
+    }
+
+    /// Where the slot is, if it has its id. The caller has the lock.
+    fn valid(&self, slot: Slot) -> Option<usize> {
+        let at = usize::try_from(slot.offset).ok()?;
+        (self.word(at).load(Relaxed) == slot.id).then_some(at)
     }
 
     /// Takes the slot at `at` out of the map. The caller has the lock.
@@ -352,10 +431,8 @@ impl AttributeMap {
     /// Ends that, and takes the attributes out of the map.
     pub fn withdraw(&self, slot: Slot, run: u64) {
         let _alone = self.writer.lock();
-        if let Ok(at) = usize::try_from(slot.offset)
-            && self.word(at).load(Relaxed) == slot.id
-            && self.word(at + SLOT_RUN).load(Relaxed) == run
-        {
+        let is_of_run = |at: &usize| self.word(at + SLOT_RUN).load(Relaxed) == run;
+        if let Some(at) = self.valid(slot).filter(is_of_run) {
             self.end_slot(at);
         }
     }
@@ -377,14 +454,39 @@ impl AttributeMap {
         (id != 0).then_some(Slot { offset, id })
     }
 
-    fn object_at(space: u64, ino: u64) -> usize {
-        OBJECTS_AT + spread(space.wrapping_add(ino)) * OBJECT_SIZE
+    /// The entries that an object may have.
+    fn objects_at(space: u64, ino: u64) -> impl Iterator<Item = usize> + Clone {
+        let first = first_of_ways(space.wrapping_add(ino));
+        (first..first + WAYS).map(|entry| OBJECTS_AT + entry * OBJECT_SIZE)
+    }
+
+    /// The entry that an object has or had. The caller has the lock.
+    fn object_with(&self, space: u64, ino: u64) -> Option<usize> {
+        let word = |at: usize| self.word(at).load(Relaxed);
+        Self::objects_at(space, ino).find(|&at| (word(at + 8), word(at + 16)) == (space, ino))
+    }
+
+    /// An entry for an object: its own one, one that is not valid, or another one. The caller has the lock.
+    fn object_for(&self, space: u64, ino: u64, id: u64) -> usize {
+        let word = |at: usize| self.word(at).load(Relaxed);
+        let is_valid = |&at: &usize| {
+            let target = usize::try_from(word(at + 24)).ok();
+            word(at) != 0 && target.is_some_and(|target| word(target) == word(at + 32))
+        };
+        let own = self.object_with(space, ino);
+        let unused = own.or_else(|| Self::objects_at(space, ino).find(|at| !is_valid(at)));
+        let mut in_turn = Self::objects_at(space, ino)
+            .cycle()
+            .skip(id as usize % WAYS);
+        unused.or_else(|| in_turn.next()).unwrap_or(OBJECTS_AT)
     }
 
     /// The object with inode number `ino` stands for `slot`, or an entry of a path: a memfd in space 0, a backing directory in that of its run, which is a
     /// number from [`AttributeMap::new_id`].
     pub fn put_object(&self, space: u64, ino: u64, slot: Slot) {
-        self.write(Self::object_at(space, ino), self.new_id(), |word| {
+        let _alone = self.writer.lock();
+        let id = self.new_id();
+        self.write_entry(self.object_for(space, ino, id), id, |word| {
             word(8, space);
             word(16, ino);
             word(24, slot.offset);
@@ -404,7 +506,10 @@ impl AttributeMap {
 
     /// That object stands for something else from now on.
     pub fn forget_object(&self, space: u64, ino: u64) {
-        self.write(Self::object_at(space, ino), 0, |_| {});
+        let _alone = self.writer.lock();
+        if let Some(at) = self.object_with(space, ino) {
+            self.word(at).store(0, SeqCst);
+        }
     }
 
     /// The key of the path in the entry at `at`: its start, its hash, and its length in bytes.
@@ -516,7 +621,7 @@ impl AttributeMap {
         let _alone = self.writer.lock();
         let id = self.new_id();
         let at = self.path_for(key, id);
-        self.write_alone(at, id, |word| {
+        self.write_entry(at, id, |word| {
             word(8, start);
             word(16, hash);
             word(24, path.len() as u64);
@@ -595,7 +700,7 @@ impl AttributeMap {
 
     /// The slot that an object stands for.
     pub fn object(&self, space: u64, ino: u64) -> Option<Slot> {
-        let at = Self::object_at(space, ino);
+        let at = self.object_with(space, ino)?;
         let word = |offset: usize| self.word(at + offset).load(Acquire);
         let id = word(0);
         let is_it = id != 0 && (word(8), word(16)) == (space, ino);

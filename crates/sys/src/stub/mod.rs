@@ -51,6 +51,8 @@ unsafe extern "C" {
     static goanna_stub_site_jump: u8;
     static goanna_stub_site_end: u8;
     static goanna_map_start: u8;
+    static goanna_map_list_made: u8;
+    static goanna_map_list_end: u8;
     static goanna_map_write_made: u8;
     static goanna_map_write_kept: u8;
     static goanna_map_write_end: u8;
@@ -158,6 +160,15 @@ pub struct Layout {
     pub owner: usize,
 }
 
+/// Where the parts of a list are in the code of the map, in bytes from its start.
+#[derive(Debug, Clone, Copy)]
+pub struct ListLayout {
+    /// Behind the call that moves the position, whose result is in rax.
+    pub made: usize,
+    /// Behind what follows it.
+    pub end: usize,
+}
+
 /// Where the parts of a write are in the code of the map, in bytes from its start.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteLayout {
@@ -227,6 +238,8 @@ pub mod frame {
     pub const WROTE_FROM: u64 = 88;
     /// The result of that write.
     pub const RESULT: u64 = 96;
+    /// The length of the entries of a list, in bytes.
+    pub const LISTED: u64 = 104;
     /// The inode number of the object that is written to.
     pub const OBJECT: u64 = 104;
     /// The inode number of the object of a shared file that is opened, or zero for any regular file.
@@ -292,6 +305,14 @@ pub fn layout() -> Layout {
 /// The offset of a symbol in the code of the map of attributes.
 fn in_map(symbol: *const u8) -> usize {
     symbol.addr() - (&raw const goanna_map_start).addr()
+}
+
+/// The parts of a list in the code of the map of attributes.
+pub fn list_layout() -> ListLayout {
+    ListLayout {
+        made: in_map(&raw const goanna_map_list_made),
+        end: in_map(&raw const goanna_map_list_end),
+    }
 }
 
 /// The parts of a write in the code of the map of attributes.
@@ -375,8 +396,8 @@ mod tests {
         }
         let words = [layout.run, layout.mount, layout.writes, layout.owner];
         assert_eq!(words.map(|at| at - layout.map), [8, 16, 24, 32]);
-        let (write, open) = (write_layout(), open_layout());
-        let writes = [write.made, write.kept, write.end];
+        let (list, write, open) = (list_layout(), write_layout(), open_layout());
+        let writes = [list.made, list.end, write.made, write.kept, write.end];
         let shared = [open.shared, open.unshared, open.closed];
         assert!(shared.is_sorted() && open.closed < open.asked);
         let opens = [

@@ -10,7 +10,8 @@
 .set NAME_SHIFT, 20            # the offset of a name in the program's path, from 1
 .set NUMBER, 0xfffff
 .set FRAME_END, STAT + STAT_SIZE
-.set O_PLAIN, 0xa8900          # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_NOFOLLOW, O_CLOEXEC
+.set O_PLAIN, 0xb8900          # O_NOCTTY, O_NONBLOCK, O_LARGEFILE, O_DIRECTORY, O_NOFOLLOW, O_CLOEXEC
+.set O_DIRECTORY, 0x10000
 .set O_NOFOLLOW, 0x20000
 .set EAGAIN, 11
 .set SYS_close, 3
@@ -54,7 +55,7 @@
 	syscall
 .endm
 
-# An open in a mount, from directory edi. A file that the monitor shares with this run is opened here, for reading.
+# An open in a mount, from directory edi. A file that the monitor shares with this run is opened here, for reading, and a directory by the path of its backing directory.
 .Lstub_map_open:
 	mov %r9,BASE(%rsp)
 	mov %edi,%r11d
@@ -118,12 +119,35 @@ goanna_map_open_started:
 	or $O_NOFOLLOW,%r11d
 	jmp .Lstub_map_open_path
 
+# The directory in the slot at rsi, while that has id rax.
+.Lstub_map_directory:
+	mov SLOT_DIR_RUN(%rsi),%rcx
+	cmp (.Lstub_run - .Lstub_slow)(%r9),%rcx
+	jne .Lstub_map_ask
+	testb $READABLE,8(%rsi)
+	jz .Lstub_map_ask
+	mov SLOT_DIR_INO(%rsi),%rcx
+	mov %rcx,OPEN_OBJECT(%rsp)
+	cmp %rax,(%rsi)
+	jne .Lstub_map_ask
+	mov %rsi,OPEN_SLOT(%rsp)
+	mov %rax,OPEN_ID(%rsp)
+	mov RDX(%rsp),%r11
+	add $SLOT_DIR_PATH,%rsi
+	jmp .Lstub_map_open_path
+
 # The file in slot rsi, while that has id rax; or there is none.
 .Lstub_map_shared:
 	add %rdi,%rsi
 	mov $-1,%ecx            # no process has a descriptor of this number
 	test %rax,%rax
 	jz 1f
+	mov SLOT_STAT+ST_MODE(%rsi),%ecx
+	and $S_IFMT,%ecx
+	cmp $S_IFDIR,%ecx
+	je .Lstub_map_directory
+	testl $O_DIRECTORY,RDX(%rsp)
+	jnz .Lstub_map_ask
 	mov SLOT_RUN(%rsi),%rcx
 	cmp (.Lstub_run - .Lstub_slow)(%r9),%rcx
 	jne .Lstub_map_ask

@@ -395,10 +395,15 @@ goanna_stub_saved:
 	mov NR(%rsp),%eax
 	jmp .Lstub_final
 
-# Entries of a host directory. Mount points are shown with the first entries of the directory that they are in: what follows is the
-# kernel's, and so is all of a directory that has none.
+# Entries of a directory. In a mount, the map may know that all have been read. Mount points are shown with the first entries of the host directory that they are
+# in: what follows is the kernel's, and so is all of a directory that has none.
 .Lstub_list:
-	host_descriptor
+	stat_of_descriptor
+	mov (%r11),%rcx
+	mov $4,%r10d
+	cmp .Lstub_devices(%rip),%rcx
+	je .Lstub_mapped
+	host_object
 	mov .Lstub_list_inode(%rip),%rcx
 	test %rcx,%rcx
 	jz 1f

@@ -117,6 +117,12 @@ pub trait SharedAttributes: Send + Sync {
     /// Records in the map that the host object `ino` stands for `node`: a cache object in space 0, a backing directory in the space of its run.
     fn share_object(&self, node: &Node, space: u64, ino: u64);
 
+    /// Records in the map that the directory `node` has this backing directory in `run`, with this inode number and path.
+    fn share_directory(&self, node: &Node, run: u64, backing: (u64, &[u8]));
+
+    /// The slot of the directory `node` in the map. As long as that has its id, the entries do not change. `None` for one that is not to be there.
+    fn slot_of_directory(&self, node: &Node) -> Option<Slot>;
+
     /// Puts `path` into the map: what `rest` leads to from the directory `from`, if every user may go there, by no symbolic link and no `..`.
     /// It begins at the run `run`, or at `from` itself.
     fn share_path(&self, run: Option<u64>, path: &[u8], from: &Node, rest: &[u8]);

@@ -38,6 +38,8 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
     let capacity = usize::try_from(call.int(2)).unwrap_or(0).min(1 << 20);
     let mut out = Dirents::new(layout, capacity, start);
     let fs = &place.mount.fs;
+    let inside = &call.monitor.in_process;
+    let slot = inside.begin_list(call, &caller, place);
     if start == 0 {
         let (ino, kind) = (place.node.ino(), FileKind::Directory);
         out.push(DirEntry {
@@ -66,6 +68,7 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
             })
         })?;
     }
+    let end = out.position;
     if !out.full {
         push_mount_points(call, place, &mut out)?;
     }
@@ -81,6 +84,11 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         }
     }
     lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
+    let is_end = !out.full && out.position == end && !call.mounts.nested();
+    if let Some(slot) = slot.filter(|_| is_end) {
+        let is_all = start == 0 && layout == DirentLayout::New;
+        inside.share_list(slot, end, is_all.then_some(&out.bytes));
+    }
     report::touched(call, place, Touch::Access);
     Ok(Answer::Value(out.bytes.len() as i64))
 }

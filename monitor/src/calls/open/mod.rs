@@ -4,7 +4,7 @@
 
 mod mount_lists;
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -407,7 +407,11 @@ impl Request {
                 if self.flags & libc::O_DIRECT != 0 {
                     return Err(Errno::EINVAL.into());
                 }
-                let description = directory(call, caller, place, self.flags, true)?.into();
+                let backing = directory(call, caller, place, self.flags, true)?;
+                let from = (self.dirfd, &*self.path);
+                let inside = &call.monitor.in_process;
+                inside.share_directory(call, from, place, backing.as_fd());
+                let description = backing.into();
                 report::opened(call, place, &description, self.flags);
                 Ok(Answer::Install {
                     description,

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::inprocess::run_map::RunMap;
 use crate::shadow::Identity;
 
-/// Most files that are shared: the map has no more slots. Where the process has fewer descriptors for objects, seven eighths of them, or one eighth.
+/// Most files that are shared: half as many as the map has slots. Where the process has fewer descriptors for objects, fifteen sixteenths of them, or two.
 const FILES_MAX: u64 = 16384;
 /// How many files of the host a sweep looks at, to find those that have been removed.
 const LOOKED_AT: usize = 512;
@@ -149,8 +149,8 @@ impl SharedFiles {
 
     fn files_max(&self, map: &RunMap) -> usize {
         // Of the host's file, the back end has two more descriptors.
-        let eighths = if map.is_on_host() { 1 } else { 7 };
-        FILES_MAX.min(self.descriptors / 8 * eighths) as usize
+        let sixteenths = if map.is_on_host() { 2 } else { 15 };
+        FILES_MAX.min(self.descriptors / 16 * sixteenths) as usize
     }
 
     /// Whether a process may be about to open one of these objects.
