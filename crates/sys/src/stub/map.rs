@@ -18,6 +18,8 @@
 //! So the owner of an inode calls [`AttributeMap::invalidate`] before somebody can see a change of its attributes or, of a directory, of its
 //! entries; every path through it is invalid from then on. A reader compares ids before and after it has read, and never waits.
 
+mod directories;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
@@ -60,12 +62,6 @@ const SLOT_OBJECT: usize = 24;
 const SLOT_STAT: usize = 32;
 const SLOT_STATX: usize = SLOT_STAT + STAT_SIZE;
 const SLOT_HOST: usize = SLOT_STATX + STATX_SIZE;
-const SLOT_DIR_RUN: usize = SLOT_HOST;
-const SLOT_DIR_INO: usize = SLOT_HOST + 8;
-const SLOT_DIR_END: usize = SLOT_HOST + 16;
-const SLOT_DIR_PATH: usize = SLOT_HOST + 24;
-/// Longest path of a backing directory, with its zero, bytes.
-const DIR_PATH_SIZE: usize = STAT_SIZE - 24;
 const SLOT_INO: usize = SLOT_STAT + 8;
 const SLOT_MODE: usize = SLOT_STAT + 24;
 const PATHS_AT: usize = SLOTS_AT + ENTRIES * SLOT_SIZE;
@@ -82,8 +78,6 @@ const HOST_PATHS_AT: usize = PATHS_AT + ENTRIES * PATH_SIZE;
 const LISTS_AT: usize = HOST_PATHS_AT + ENTRIES * PATH_SIZE;
 const LISTS: usize = 16384;
 const LIST_SIZE: usize = 2048;
-const LIST_LENGTH: usize = 8;
-const LIST_BYTES: usize = 16;
 /// Entries of each table, except for that of lists.
 const ENTRIES: usize = 32768;
 /// Slots that an inode may have, and entries that an object or a path may have.
@@ -316,73 +310,6 @@ impl AttributeMap {
         self.word(at + SLOT_RUN).store(run, Release);
     }
 
-    /// The directory in `slot` has this backing directory in `run`: its processes may open that, while the slot has its id and if every user may read the directory. A path that is too
-    /// long for the slot is not shared.
-    ///
-    /// One slot has one path, so that a process never reads a path in part: a directory that has another backing directory now leaves the map, and one that
-    /// another run shares stays with that.
-    pub fn put_directory(&self, slot: Slot, run: u64, (ino, path): (u64, &[u8])) {
-        let _alone = self.writer.lock();
-        let Some(at) = self.valid(slot).filter(|_| path.len() < DIR_PATH_SIZE) else {
-            return;
-        };
-        let known = self.word(at + SLOT_DIR_RUN).load(Relaxed);
-        if known != 0 {
-            if known == run && self.word(at + SLOT_DIR_INO).load(Relaxed) != ino {
-                self.end_slot(at);
-            }
-            return;
-        }
-        let mut terminated = [0; DIR_PATH_SIZE];
-        let (text, _) = terminated.split_at_mut(path.len());
-        text.copy_from_slice(path);
-        let words = terminated.as_chunks::<8>().0.iter();
-        for (bytes, at) in words.zip((at + SLOT_DIR_PATH..).step_by(8)) {
-            self.word(at).store(u64::from_ne_bytes(*bytes), Relaxed);
-        }
-        self.word(at + SLOT_DIR_INO).store(ino, Relaxed);
-        self.word(at + SLOT_DIR_RUN).store(run, Release);
-    }
-
-    /// The directory in `slot`, with a backing directory of `run`, has no entries from `position` of that on, while the slot has its id; and these ones, as getdents64(2)
-    /// returns them, before, if they are given and not too long.
-    pub fn put_list(&self, slot: Slot, run: u64, position: u64, entries: Option<&[u8]>) {
-        let _alone = self.writer.lock();
-        let is_of_run = |at: &usize| self.word(at + SLOT_DIR_RUN).load(Relaxed) == run;
-        let Some(at) = self.valid(slot).filter(is_of_run) else {
-            return;
-        };
-        self.word(at + SLOT_DIR_END).store(position, Release);
-        let Some(entries) = entries.filter(|entries| entries.len() <= LIST_SIZE - LIST_BYTES)
-        else {
-            return;
-        };
-        let list = LISTS_AT + (at - SLOTS_AT) / SLOT_SIZE % LISTS * LIST_SIZE;
-        self.write_entry(list, slot.id, |word| {
-            word(LIST_LENGTH, entries.len() as u64);
-            // The records of getdents64(2) have whole words.
-            for (bytes, offset) in entries
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .zip((LIST_BYTES..).step_by(8))
-            {
-                word(offset, u64::from_ne_bytes(*bytes));
-            }
-        });
-    }
-
-    /// Takes all directories with a backing directory of `run` out of the map.
-    pub fn forget_directories(&self, run: u64) {
-        let _alone = self.writer.lock();
-        for at in (SLOTS_AT..PATHS_AT).step_by(SLOT_SIZE) {
-            if self.word(at).load(Relaxed) != 0 && self.word(at + SLOT_DIR_RUN).load(Relaxed) == run
-            {
-                self.end_slot(at);
-            }
-        }
-    }
-
     /// Where the slot is, if it has its id. The caller has the lock.
     fn valid(&self, slot: Slot) -> Option<usize> {
         let at = usize::try_from(slot.offset).ok()?;
@@ -466,19 +393,23 @@ impl AttributeMap {
         Self::objects_at(space, ino).find(|&at| (word(at + 8), word(at + 16)) == (space, ino))
     }
 
-    /// An entry for an object: its own one, one that is not valid, or another one. The caller has the lock.
+    /// An entry for an object: its own one, a free one, one that leads to nothing, or another one. The caller has the lock.
     fn object_for(&self, space: u64, ino: u64, id: u64) -> usize {
         let word = |at: usize| self.word(at).load(Relaxed);
-        let is_valid = |&at: &usize| {
+        let is_free = |at: &usize| word(*at) == 0;
+        let leads_nowhere = |at: &usize| {
             let target = usize::try_from(word(at + 24)).ok();
-            word(at) != 0 && target.is_some_and(|target| word(target) == word(at + 32))
+            target.is_none_or(|target| word(target) != word(at + 32))
+        };
+        let turn = id as usize % WAYS;
+        let in_turn = || {
+            let all = Self::objects_at(space, ino);
+            all.cycle().skip(turn).take(WAYS)
         };
         let own = self.object_with(space, ino);
-        let unused = own.or_else(|| Self::objects_at(space, ino).find(|at| !is_valid(at)));
-        let mut in_turn = Self::objects_at(space, ino)
-            .cycle()
-            .skip(id as usize % WAYS);
-        unused.or_else(|| in_turn.next()).unwrap_or(OBJECTS_AT)
+        let unused = own.or_else(|| in_turn().find(is_free));
+        let others = unused.or_else(|| in_turn().find(leads_nowhere));
+        others.or_else(|| in_turn().next()).unwrap_or(OBJECTS_AT)
     }
 
     /// The object with inode number `ino` stands for `slot`, or an entry of a path: a memfd in space 0, a backing directory in that of its run, which is a

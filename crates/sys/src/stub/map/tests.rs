@@ -119,6 +119,43 @@ fn a_path_is_invalid_as_soon_as_something_on_its_way_changes() {
 }
 
 #[test]
+fn an_object_displaces_one_that_leads_nowhere_first() {
+    let map = AttributeMap::new().unwrap();
+    let slot = |ino: u64| map.put(ino, &stat(ino << 32), true);
+    let of_set = |first: u64| {
+        let same = move |ino: &u64| first_of_ways(*ino) == first_of_ways(first);
+        (first..).filter(same).take(WAYS + 2)
+    };
+    let inos: Vec<u64> = of_set(1).collect();
+    let [others @ .., late, last] = &*inos else {
+        panic!()
+    };
+    let kept = slot(77);
+    for ino in others {
+        map.put_object(0, *ino, kept);
+    }
+    let all_kept = || {
+        others
+            .iter()
+            .filter(|ino| map.object(0, **ino) == Some(kept))
+    };
+    assert_eq!(all_kept().count(), WAYS);
+    let gone = slot(78);
+    map.put_object(0, others[0], gone);
+    map.invalidate(78);
+    map.put_object(0, *late, kept);
+    assert_eq!(
+        (map.object(0, *late), all_kept().count()),
+        (Some(kept), WAYS - 1)
+    );
+    map.put_object(0, *last, kept);
+    assert_eq!(map.object(0, *last), Some(kept));
+    map.forget_object(0, *last);
+    assert_eq!(map.object(0, *last), None);
+    assert_eq!(map.object(5, others[1]), None, "of another space");
+}
+
+#[test]
 fn paths_on_the_host_lead_to_a_slot_with_the_hosts_attributes() {
     let map = AttributeMap::new().unwrap();
     map.set_closed(false);
