@@ -235,6 +235,43 @@ static void changed_by_a_child(void)
 	T("of a child", wrong);
 }
 
+enum { ROUNDS = 500 };
+
+static int shared;
+static _Atomic long read_by_all;
+static pthread_barrier_t round;
+
+static void *reads(void *unused)
+{
+	for (int i = 0; i < ROUNDS; i++) {
+		pthread_barrier_wait(&round);
+		read_by_all += names_of(shared);
+		pthread_barrier_wait(&round);
+	}
+	return unused;
+}
+
+/* Two threads that read through one description get each entry once. */
+static void read_by_threads(void)
+{
+	pthread_t thread;
+	int wrong = 0;
+
+	pthread_barrier_init(&round, NULL, 2);
+	MUST(-pthread_create(&thread, NULL, reads, NULL));
+	for (int i = 0; i < ROUNDS; i++) {
+		shared = MUST(open("here", O_RDONLY | O_DIRECTORY));
+		read_by_all = 0;
+		pthread_barrier_wait(&round);
+		read_by_all += names_of(shared);
+		pthread_barrier_wait(&round);
+		wrong += read_by_all != only("left") && read_by_all != only("right");
+		close(shared);
+	}
+	pthread_join(thread, NULL);
+	T("read by two threads", wrong);
+}
+
 static _Atomic int stopped, failed;
 
 static void *exchanges(void *unused)
@@ -342,6 +379,7 @@ static void steps(void)
 	ends();
 	permitted();
 	changed_by_a_child();
+	read_by_threads();
 	exchanged();
 	below_handlers();
 	watched();

@@ -83,7 +83,7 @@ fn leave_map(
         ));
     }
     let list = stub::list_layout();
-    if (list.made..list.end).contains(&offset) && regs.rax.cast_signed() >= 0 {
+    if (list.moved..list.end).contains(&offset) && (offset >= list.made || regs.rax == regs.r10) {
         let listed = word(tid, regs.rsp.wrapping_add(frame::LISTED)).ok()?;
         frame.put_back(regs, true);
         regs.rip = frame.ret;

@@ -117,7 +117,7 @@
 
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
-	.globl goanna_map_start, goanna_map_list_made, goanna_map_list_end, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
+	.globl goanna_map_start, goanna_map_list_moved, goanna_map_list_made, goanna_map_list_end, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
 	.globl goanna_map_open_shared, goanna_map_open_unshared, goanna_map_open_closed
 	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_resumed
 	.globl goanna_map_open_failed, goanna_map_end
@@ -563,16 +563,24 @@ goanna_map_host_allowed:
 	jne .Lstub_map_slow
 	mov RDI(%rsp),%rdi
 	mov %r10,%rsi
-	xor %edx,%edx           # SEEK_SET
+	mov $SEEK_CUR,%edx
 	mov $SYS_lseek,%eax
 	syscall
+goanna_map_list_moved:
+	cmp %r10,%rax
+	jne 2f
 goanna_map_list_made:
-	test %rax,%rax
-	js .Lstub_map_slow
 	mov LISTED(%rsp),%rax
 	add $(.Lstub_done - .Lstub_slow),%r9
 	jmp *%r9
 goanna_map_list_end:
+# Another thread has moved the position meanwhile: these entries may be its own ones.
+2:	test %rax,%rax
+	js .Lstub_map_slow
+	neg %rsi
+	mov $SYS_lseek,%eax
+	syscall
+	jmp .Lstub_map_slow
 
 # A write to the object with the struct stat at r11. Only the process that the area was made for has it: a child of vfork(2) shares the stub, but not the
 # process ID. The first check of the grant only saves the calls. The second one counts: the owner of the store revokes a grant and then waits until the process

@@ -51,6 +51,7 @@ unsafe extern "C" {
     static goanna_stub_site_jump: u8;
     static goanna_stub_site_end: u8;
     static goanna_map_start: u8;
+    static goanna_map_list_moved: u8;
     static goanna_map_list_made: u8;
     static goanna_map_list_end: u8;
     static goanna_map_write_made: u8;
@@ -163,9 +164,11 @@ pub struct Layout {
 /// Where the parts of a list are in the code of the map, in bytes from its start.
 #[derive(Debug, Clone, Copy)]
 pub struct ListLayout {
-    /// Behind the call that moves the position, whose result is in rax.
+    /// Behind the call that moves the position, whose result is in rax. It is to be that in r10.
+    pub moved: usize,
+    /// From here on it was.
     pub made: usize,
-    /// Behind what follows it.
+    /// Behind the rest of such a list.
     pub end: usize,
 }
 
@@ -310,6 +313,7 @@ fn in_map(symbol: *const u8) -> usize {
 /// The parts of a list in the code of the map of attributes.
 pub fn list_layout() -> ListLayout {
     ListLayout {
+        moved: in_map(&raw const goanna_map_list_moved),
         made: in_map(&raw const goanna_map_list_made),
         end: in_map(&raw const goanna_map_list_end),
     }
@@ -397,7 +401,8 @@ mod tests {
         let words = [layout.run, layout.mount, layout.writes, layout.owner];
         assert_eq!(words.map(|at| at - layout.map), [8, 16, 24, 32]);
         let (list, write, open) = (list_layout(), write_layout(), open_layout());
-        let writes = [list.made, list.end, write.made, write.kept, write.end];
+        let lists = [list.moved, list.made, list.end];
+        let writes = [write.made, write.kept, write.end];
         let shared = [open.shared, open.unshared, open.closed];
         assert!(shared.is_sorted() && open.closed < open.asked);
         let opens = [
@@ -408,7 +413,7 @@ mod tests {
             open.failed,
             open.end,
         ];
-        assert!([writes.as_slice(), &opens].concat().is_sorted());
+        assert!([lists.as_slice(), &writes, &opens].concat().is_sorted());
         assert_eq!(open.end, map_code().len());
         assert_eq!(kind::OPEN, 1 << 7, "the sign of the lowest byte");
         println!("{} + {} bytes", common().len(), site().len());

@@ -83,7 +83,12 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
             return Err(Errno::EFAULT.into());
         }
     }
-    lseek(ofd.as_fd(), out.position as i64, Whence::SeekSet)?;
+    let by = out.position.wrapping_sub(start).cast_signed();
+    if lseek(ofd.as_fd(), by, Whence::SeekCur)? as u64 != out.position {
+        // Another thread has read these entries through the same description, or moved its position.
+        lseek(ofd.as_fd(), -by, Whence::SeekCur)?;
+        return read_entries(call, layout);
+    }
     let is_end = !out.full && out.position == end && !call.mounts.nested();
     if let Some(slot) = slot.filter(|_| is_end) {
         let is_all = start == 0 && layout == DirentLayout::New;
