@@ -302,7 +302,7 @@ impl InProcess {
             if !may_be_shared(call) {
                 map.forget_directories();
             }
-            // The look-up before the open was that which counts as one in order.
+            // Programs look a name up before they open the directory: read-ahead follows the look-ups.
             map.share_path(call, (dirfd, path), false)
         };
         let _ = share();

@@ -164,9 +164,9 @@ pub struct Layout {
 /// Where the parts of a list are in the code of the map, in bytes from its start.
 #[derive(Debug, Clone, Copy)]
 pub struct ListLayout {
-    /// Behind the call that moves the position, whose result is in rax. It is to be that in r10.
+    /// Behind the call that moves the position, whose result is in rax. The program has read the entries if it equals r10.
     pub moved: usize,
-    /// From here on it was.
+    /// From here on it has.
     pub made: usize,
     /// Behind the rest of such a list.
     pub end: usize,

@@ -4,7 +4,7 @@
 
 mod host;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use goanna_sys::{procfs, tracee};
 use goanna_vfs::walk::Pos;
@@ -22,9 +22,28 @@ use crate::watches::report::{self, Removal, Touch};
 /// on the mount points in it. The kernel keeps the position in the backing directory's open file description.
 const MOUNTS_FROM: u64 = 1 << 62;
 
+/// How often entries are read again that another thread may have got.
+const RETRIES: usize = 16;
+
 fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
+    for _ in 0..RETRIES {
+        if let Some(answer) = read_entries_once(call, layout, false)? {
+            return Ok(answer);
+        }
+    }
+    let answer = read_entries_once(call, layout, true)?;
+    answer.ok_or(Errno::EIO.into())
+}
+
+/// Reads entries. `None`: another thread has moved the position of the description meanwhile, and so may have read them, too. `in_any_case`: then the position is that behind these
+/// entries.
+fn read_entries_once(
+    call: &Call<'_>,
+    layout: DirentLayout,
+    in_any_case: bool,
+) -> Result<Option<Answer>> {
     let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
-        return host::read_entries(call, layout);
+        return host::read_entries(call, layout).map(Some);
     };
     let Shadow::Dir { place, .. } = &*shadow else {
         return Err(Errno::ENOTDIR.into());
@@ -83,11 +102,8 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
             return Err(Errno::EFAULT.into());
         }
     }
-    let by = out.position.wrapping_sub(start).cast_signed();
-    if lseek(ofd.as_fd(), by, Whence::SeekCur)? as u64 != out.position {
-        // Another thread has read these entries through the same description, or moved its position.
-        lseek(ofd.as_fd(), -by, Whence::SeekCur)?;
-        return read_entries(call, layout);
+    if !advance(&ofd, (start, out.position), in_any_case)? {
+        return Ok(None);
     }
     let is_end = !out.full && out.position == end && !call.mounts.nested();
     if let Some(slot) = slot.filter(|_| is_end) {
@@ -95,7 +111,21 @@ fn read_entries(call: &Call<'_>, layout: DirentLayout) -> Result<Answer> {
         inside.share_list(slot, end, is_all.then_some(&out.bytes));
     }
     report::touched(call, place, Touch::Access);
-    Ok(Answer::Value(out.bytes.len() as i64))
+    Ok(Some(Answer::Value(out.bytes.len() as i64)))
+}
+
+/// Moves the position of a backing directory. Whether it was at `from`; `in_any_case`, it is moved even if not.
+fn advance(ofd: &OwnedFd, (from, to): (u64, u64), in_any_case: bool) -> Result<bool, Errno> {
+    let by = to.wrapping_sub(from).cast_signed();
+    if lseek(ofd, by, Whence::SeekCur)? as u64 == to {
+        return Ok(true);
+    }
+    if in_any_case {
+        lseek(ofd, to.cast_signed(), Whence::SeekSet)?;
+    } else {
+        lseek(ofd, -by, Whence::SeekCur)?;
+    }
+    Ok(in_any_case)
 }
 
 /// Mount points appear in their directory even where it holds no such entry.
