@@ -78,6 +78,8 @@ pub enum Answer {
         /// The answer that names it ([`goanna_sys::stub::opens`]).
         value: i64,
     },
+    /// The tracee makes the call, mount(2), with these arguments instead. Only at a ptrace stop.
+    Mount(MountArguments),
     /// The tracee maps a private copy of this content instead of the file. Only at a ptrace stop.
     MapCopy(Vec<u8>),
     /// The call is restarted after the signal that interrupted its wait for a lock.
@@ -91,6 +93,21 @@ pub enum Answer {
     Readable(OwnedFd),
     /// The answer may take long (the other end of a fifo): a thread that may wait determines it.
     Block(Work),
+}
+
+/// The arguments of mount(2), without NUL bytes.
+#[derive(Debug)]
+pub struct MountArguments {
+    /// What is mounted.
+    pub source: Vec<u8>,
+    /// The mount point.
+    pub target: Vec<u8>,
+    /// The type of the file system; not read for a bind mount.
+    pub kind: Vec<u8>,
+    /// `MS_*`
+    pub flags: u64,
+    /// Options of the file system.
+    pub data: Vec<u8>,
 }
 
 impl Answer {

@@ -8,7 +8,7 @@ use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_syscalls::{Named, signature};
 use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Root, Seen, Walk};
-use goanna_vfs::{Caller, Errno, FsError, Mounts, PATH_MAX, Place, Result, caps};
+use goanna_vfs::{Caller, Errno, FileKind, FsError, Mounts, PATH_MAX, Place, Result, caps};
 
 use crate::Monitor;
 pub use crate::answer::{Answer, Work};
@@ -33,6 +33,16 @@ pub enum Target {
     At(Place),
 }
 
+impl Target {
+    /// The place; `None` where the kernel resolves the path in the same way.
+    pub fn place(self) -> Option<Place> {
+        match self {
+            Self::PassOn => None,
+            Self::At(place) => Some(place),
+        }
+    }
+}
+
 /// A directory and the name a call makes or removes in it.
 pub struct Entry {
     /// The directory.
@@ -41,8 +51,8 @@ pub struct Entry {
     pub last: Last,
     /// The path ends with slashes.
     pub must_be_dir: bool,
-    /// The name is a mount point: it exists, and cannot be removed (EBUSY).
-    pub covered: bool,
+    /// What is mounted there, if the name is a mount point: it exists, and cannot be removed (EBUSY).
+    pub covered: Option<FileKind>,
 }
 
 impl Entry {
@@ -86,6 +96,8 @@ pub struct Call<'m> {
     caller: OnceCell<Arc<Caller>>,
     /// A directory descriptor of the call, and the device and inode number of what it refers to.
     dirfd: OnceCell<(i32, Identity)>,
+    /// The root directory, where paths lead to `mounts` by that.
+    root_in_kernel: Option<Root>,
     root: OnceCell<Option<Root>>,
 }
 
@@ -98,9 +110,10 @@ pub fn words<const COUNT: usize>(structure: &[u8]) -> [u64; COUNT] {
 impl<'m> Call<'m> {
     /// A call of `task`.
     pub fn new(monitor: &'m Monitor, task: Arc<Task>, nr: u32, args: [u64; 6]) -> Self {
+        let (mounts, root) = monitor.mounts_of(task.tid);
         Self {
             memory: ArgumentMemory::of(task.tid),
-            mounts: monitor.mounts_of(task.tid),
+            mounts,
             monitor,
             task,
             nr,
@@ -110,6 +123,7 @@ impl<'m> Call<'m> {
             args,
             caller: OnceCell::new(),
             dirfd: OnceCell::new(),
+            root_in_kernel: root,
             root: OnceCell::new(),
         }
     }
@@ -287,6 +301,15 @@ impl<'m> Call<'m> {
         Ok(shadow)
     }
 
+    /// The virtual object of a descriptor or working directory of the caller, in a mount that the caller sees, if it sees one that has it.
+    pub fn place_of(&self, shadow: &Shadow) -> Result<Place, Errno> {
+        let place = shadow.place();
+        Ok(match self.monitor.roots.may_have_left(self.task.tid) {
+            true => self.mounts.seen(&*self.caller()?, place),
+            false => place.clone(),
+        })
+    }
+
     /// The working directory, and whether it is the host's.
     pub fn cwd(&self) -> Result<Cwd> {
         let tid = self.task.tid;
@@ -294,14 +317,14 @@ impl<'m> Call<'m> {
             let identity = procfs::cwd_identity(tid)?;
             let link = || format!("/proc/{tid}/cwd");
             if let Some(shadow) = self.monitor.shadows.of_link(identity, link)? {
-                return Ok((Pos::Mounted(shadow.place().clone()), false));
+                return Ok((Pos::Mounted(self.place_of(&shadow)?), false));
             }
             // Deeper than the longest path: the link in /proc is used instead.
             let path = procfs::cwd(tid).unwrap_or_else(|_| format!("/proc/{tid}/cwd").into_bytes());
             Ok((self.host_pos(path), true))
         };
         // pivot_root(2) changes that of other processes, too.
-        if self.monitor.roots.are_in_kernel(tid) {
+        if self.monitor.roots.may_have_left(tid) {
             return find();
         }
         self.task.cwd(find)
@@ -339,7 +362,7 @@ impl<'m> Call<'m> {
         }
         let identity = self.start_identity(dirfd)?;
         if let Some(shadow) = self.shadow_of(dirfd, identity)? {
-            return Ok((Pos::Mounted(shadow.place().clone()), false));
+            return Ok((Pos::Mounted(self.place_of(&shadow)?), false));
         }
         let link = procfs::fd_link(self.task.tid, dirfd)?;
         Ok((self.host_pos(link), true))
@@ -347,10 +370,32 @@ impl<'m> Call<'m> {
 
     /// The root directory of the caller, as when the call first asked; `None`: that of the run.
     pub fn root(&self) -> Option<&Root> {
+        let kept = || self.monitor.roots.kept(self.task.tid);
         let root = self
             .root
-            .get_or_init(|| self.monitor.roots.of(self.task.tid));
+            .get_or_init(|| kept().or_else(|| self.root_in_kernel.clone()));
         root.as_ref()
+    }
+
+    /// The rest of the canonical path of a host object behind the link to the caller's root directory, if it begins with that.
+    fn below_root<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        match &self.root_in_kernel.as_ref()?.at {
+            Pos::Host(root) => path.strip_prefix(&root[..]),
+            Pos::Mounted(_) => None,
+        }
+    }
+
+    /// Whether the caller finds the host object with the canonical path `path` below the root directory that it has in a mount namespace of its own.
+    pub fn is_below_root(&self, path: &[u8]) -> bool {
+        self.below_root(path).is_some()
+    }
+
+    /// The canonical path of a host object as the kernel finds it for the caller.
+    pub fn path_in_kernel(&self, path: Vec<u8>) -> Vec<u8> {
+        match self.below_root(&path).unwrap_or(&path) {
+            b"" => b"/".to_vec(),
+            below => below.to_vec(),
+        }
     }
 
     /// The position of a host directory for which the kernel showed `path`. It is found from the root directory that this task has in the kernel.
@@ -461,7 +506,7 @@ impl<'m> Call<'m> {
                 return self.target(Resolved { at, native });
             }
             return Ok(match self.shadow(dirfd)? {
-                Some(shadow) => Target::At(shadow.place().clone()),
+                Some(shadow) => Target::At(self.place_of(&shadow)?),
                 None => Target::PassOn,
             });
         }
@@ -482,7 +527,7 @@ impl<'m> Call<'m> {
             must_be_dir,
         } = resolved.at;
         let covered = self.covers(&dir, &last)?;
-        if matches!(dir, Pos::Host(_)) && resolved.native && !covered {
+        if matches!(dir, Pos::Host(_)) && resolved.native && covered.is_none() {
             return Ok(None);
         }
         Ok(Some(Entry {
@@ -493,25 +538,26 @@ impl<'m> Call<'m> {
         }))
     }
 
-    /// Whether the entry `last` of `dir` is a mount point.
-    pub fn covers(&self, dir: &Pos, last: &Last) -> Result<bool> {
+    /// What is mounted on the entry `last` of `dir`, if that is a mount point.
+    pub fn covers(&self, dir: &Pos, last: &Last) -> Result<Option<FileKind>> {
         let Last::Name(name) = last else {
-            return Ok(false);
+            return Ok(None);
         };
         if matches!(dir, Pos::Mounted(_)) && !self.mounts.nested() {
-            return Ok(false);
+            return Ok(None);
         }
         let mut path = match dir.path(&*self.caller()?) {
             Ok((path, _)) => path,
             Err(blocked @ FsError::Blocked(_)) => return Err(blocked),
             // A directory without a path has no mount points in it.
-            Err(_) => return Ok(false),
+            Err(_) => return Ok(None),
         };
         if path != b"/" {
             path.push(b'/');
         }
         path.extend_from_slice(name);
-        Ok(self.mounts.at(&path).is_some())
+        let mount = self.mounts.at(&path);
+        Ok(mount.map(|mount| mount.fs.root().kind()))
     }
 }
 
@@ -526,8 +572,12 @@ impl ProcessView for TaskView<'_> {
     fn magic_link(&self, path: &[u8]) -> Option<Pos> {
         if path.ends_with(b"/root") {
             // For the kernel, tracees have the monitor's root, unless they have called pivot_root(2) or chroot(2) in a mount namespace of their own.
-            return match thread_of(path).and_then(|tid| self.monitor.roots.of(tid)) {
-                Some(root) if root.is_in_kernel => None,
+            let of = thread_of(path);
+            let is_own = of == Some(self.pid) || of == Some(self.tid);
+            return match of
+                .and_then(|tid| self.monitor.root_of(if is_own { self.tid } else { tid }))
+            {
+                Some(root) if root.is_in_kernel && !is_own => None,
                 Some(root) => Some(root.at),
                 None => Some(Pos::root()),
             };
@@ -535,7 +585,8 @@ impl ProcessView for TaskView<'_> {
         if is_mapping(path) && !self.may_open_mappings() {
             return None;
         }
-        self.monitor.behind_magic_link(path).map(Pos::Mounted)
+        let place = self.monitor.behind_magic_link(path)?;
+        Some(Pos::Mounted(self.seen(place)))
     }
 
     fn self_ids(&self) -> (i32, i32) {
@@ -544,6 +595,19 @@ impl ProcessView for TaskView<'_> {
 }
 
 impl TaskView<'_> {
+    /// What a tracee has open, in a mount that the caller sees.
+    fn seen(&self, place: Place) -> Place {
+        if !self.monitor.roots.may_have_left(self.tid) {
+            return place;
+        }
+        let (mounts, _) = self.monitor.mounts_of(self.tid);
+        let task = self.monitor.tasks.get(self.tid);
+        match task.and_then(|task| task.caller()) {
+            Ok(caller) => mounts.seen(&caller, &place),
+            Err(_) => place,
+        }
+    }
+
     /// As the kernel's `proc_map_files_get_link`.
     fn may_open_mappings(&self) -> bool {
         let task = self.monitor.tasks.get(self.tid);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use goanna_sys::limits;
 use goanna_sys::procfs::DescriptorCount;
+use goanna_vfs::walk::Root;
 use goanna_vfs::{Errno, Mount, MountTable, Mounts};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -23,6 +24,7 @@ use crate::participants::outside::{Outside, Policy};
 use crate::participants::profile::profiled::Profiled;
 use crate::participants::{Participants, run_end};
 use crate::process::living::Alive;
+use crate::process::namespaces::{Namespaces, Seen};
 use crate::process::nested_runs::NestedRuns;
 use crate::process::roots::Roots;
 use crate::process::task::Tasks;
@@ -43,6 +45,8 @@ pub struct Monitor {
     pub mounts: MountTable,
     /// The root directories of processes that have changed them.
     pub(crate) roots: Roots,
+    /// The mount namespaces of processes.
+    pub(crate) namespaces: Namespaces,
     /// The runs inside of this one.
     pub(crate) nested: NestedRuns,
     /// The mounts of the host that programs of the run have made in its mounts.
@@ -122,6 +126,7 @@ impl Monitor {
                 config.stubs == Stubs::Counted,
             ),
             roots: Roots::default(),
+            namespaces: Namespaces::default(),
             nested: NestedRuns::new(config.nesting),
             hosted: Hosted::new(config.host_directories),
             mounts: MountTable::new(config.mounts),
@@ -163,15 +168,29 @@ impl Monitor {
         }
     }
 
-    /// The mounts that thread `tid` sees.
-    pub(crate) fn mounts_of(&self, tid: i32) -> Arc<Mounts> {
-        match self.nested.of(tid) {
+    /// The mounts that thread `tid` sees, and the link to its root directory where paths lead to these mounts by that.
+    pub(crate) fn mounts_of(&self, tid: i32) -> (Arc<Mounts>, Option<Root>) {
+        let mounts = match self.nested.of(tid) {
             Some(run) => run.mounts.current(),
             None => self.mounts.current(),
+        };
+        let elsewhere = self.roots.may_have_left(tid);
+        match elsewhere
+            .then(|| self.namespaces.seen(tid, &mounts))
+            .flatten()
+        {
+            Some(Seen { mounts, root }) => (mounts, Some(root)),
+            None => (mounts, None),
         }
     }
 
-    /// Changes the mounts that thread `tid` sees.
+    /// The root directory of thread `tid`; `None`: that of the run.
+    pub(crate) fn root_of(&self, tid: i32) -> Option<Root> {
+        let kept = self.roots.kept(tid);
+        kept.or_else(|| self.mounts_of(tid).1)
+    }
+
+    /// Changes the mounts that thread `tid` sees in the mount namespace of the run.
     pub(crate) fn change_mounts<T>(&self, tid: i32, by: impl FnOnce(&mut Mounts) -> T) -> T {
         match self.nested.of(tid) {
             Some(run) => run.mounts.change(by),

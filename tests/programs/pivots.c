@@ -1,24 +1,12 @@
 /* pivot_root(2), chroot(2) and setns(2) in a mount namespace of the program's own, to directories of the host: what absolute and relative paths lead to then. */
-#include "step.h"
+#include "namespace.h"
 
 #include <linux/openat2.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/inotify.h>
-#include <sys/mount.h>
 
 /* A mount point outside of the tests' directories: nothing else sees what is mounted there. */
 #define NEW "/mnt"
-
-static void put(const char *path, const char *format, unsigned id)
-{
-	int file = open(path, O_WRONLY | O_CLOEXEC);
-
-	if (file >= 0) {
-		dprintf(file, format, id);
-		close(file);
-	}
-}
 
 static void bind_mount(const char *from, const char *to)
 {
@@ -31,7 +19,6 @@ static void fill(void)
 {
 	struct stat st;
 
-	MUST(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL));
 	MUST(mount("new", NEW, "tmpfs", 0, NULL));
 	MUST(mkdir(NEW "/etc", 0755));
 	MUST(mkdir(NEW "/old", 0755));
@@ -57,17 +44,11 @@ static void fill(void)
 /* False where a program may not. */
 static bool separate(void)
 {
-	unsigned uid = geteuid(), gid = getegid();
-	int flags = CLONE_NEWNS | (uid ? CLONE_NEWUSER : 0), result;
+	int result;
 
-	T("unshare", result = unshare(flags));
+	T("unshare", result = own_namespace());
 	if (result)
 		return false;
-	if (uid) {
-		put("/proc/self/setgroups", "deny", 0);
-		put("/proc/self/uid_map", "0 %u 1", uid);
-		put("/proc/self/gid_map", "0 %u 1", gid);
-	}
 	fill();
 	return true;
 }

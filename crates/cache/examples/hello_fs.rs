@@ -153,13 +153,13 @@ pub fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let fs: Arc<dyn FileSystem> = Arc::new(HelloFs::default());
     let root = Place {
         node: fs.root(),
-        mount: Arc::new(Mount {
+        mount: Arc::new(Mount::new(
             fs,
-            target: b"/mnt".to_vec(),
-            flags: MountFlags::READ_ONLY,
-            number: 0,
-            source: "hello".into(),
-        }),
+            b"/mnt".to_vec(),
+            MountFlags::READ_ONLY,
+            "hello".into(),
+            0,
+        )),
     };
     let hello = Place {
         mount: Arc::clone(&root.mount),

@@ -349,13 +349,13 @@ fn users_that_may_open_a_file() {
             let name = name.to_ascii_lowercase();
             let place = Place {
                 node: fs.lookup(&caller, &fs.root(), &name).unwrap(),
-                mount: Arc::new(Mount {
-                    fs: Arc::clone(&fs) as Arc<dyn FileSystem>,
-                    target: b"/cd".to_vec(),
-                    flags: MountFlags::READ_ONLY,
-                    number: 0,
-                    source: "i.iso".into(),
-                }),
+                mount: Arc::new(Mount::new(
+                    Arc::clone(&fs) as Arc<dyn FileSystem>,
+                    b"/cd".to_vec(),
+                    MountFlags::READ_ONLY,
+                    "i.iso".into(),
+                    0,
+                )),
             };
             let opened = ops::open_existing(&caller, &place, libc::O_RDONLY).map(|_| ());
             let expected = if allowed {

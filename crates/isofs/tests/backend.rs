@@ -34,13 +34,13 @@ impl Mounted {
         let fs = Arc::new(IsoFs::new(iso));
         let top = Place {
             node: fs.root(),
-            mount: Arc::new(Mount {
-                fs: Arc::clone(&fs) as Arc<dyn FileSystem>,
-                target: b"/cd".to_vec(),
-                flags: MountFlags::READ_ONLY,
-                number: 0,
-                source: "i.iso".into(),
-            }),
+            mount: Arc::new(Mount::new(
+                Arc::clone(&fs) as Arc<dyn FileSystem>,
+                b"/cd".to_vec(),
+                MountFlags::READ_ONLY,
+                "i.iso".into(),
+                0,
+            )),
         };
         Self { fs, top }
     }

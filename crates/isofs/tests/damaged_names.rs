@@ -93,13 +93,13 @@ fn used_through_the_file_system(iso: Iso, shown: &[&str], good: &[&str]) {
     let fs =
         IsoFs::new(iso).with_listener(move |why| listener.lock().unwrap().push(why.to_string()));
     let fs: Arc<dyn FileSystem> = Arc::new(fs);
-    let mount = Arc::new(Mount {
-        fs: Arc::clone(&fs),
-        target: b"/cd".to_vec(),
-        flags: MountFlags::READ_ONLY,
-        number: 0,
-        source: "i.iso".into(),
-    });
+    let mount = Arc::new(Mount::new(
+        Arc::clone(&fs),
+        b"/cd".to_vec(),
+        MountFlags::READ_ONLY,
+        "i.iso".into(),
+        0,
+    ));
     let caller = caller(0, 0);
     for &name in shown {
         let node = fs.lookup(&caller, &fs.root(), name.as_bytes()).unwrap();

@@ -76,13 +76,13 @@ pub struct Entry {
 impl Tree {
     /// The tree of `fs`.
     pub fn new(fs: Arc<dyn FileSystem>, caller: Caller) -> Self {
-        let mount = Arc::new(Mount {
+        let mount = Arc::new(Mount::new(
             fs,
-            target: b"/".to_vec(),
-            flags: MountFlags::empty(),
-            source: String::new(),
-            number: 0,
-        });
+            b"/".to_vec(),
+            MountFlags::empty(),
+            String::new(),
+            0,
+        ));
         Self {
             caller,
             source: Source::Store,

@@ -22,7 +22,9 @@ mod userns;
 pub mod walk;
 
 pub use interface::layer;
-use interface::{backend, content, error, fs, identity, linkfree, opened, synth, txn, types};
+use interface::{
+    backend, content, error, fs, identity, linkfree, opened, subtree, synth, txn, types,
+};
 
 pub use acl::{Acl, AclEntry, Tag};
 pub use backend::{Backend, MountOption, MountOptions, OpenError};
@@ -37,6 +39,7 @@ pub use mount::{Mount, MountFlags, MountParent, Mounts, Place, PlaceKey};
 pub use mount_table::{HostDirectory, MountTable, OpenHostDirectory};
 pub use mounting::MountError;
 pub use opened::{Description, Native, OpenFile, Opened, WritePosition};
+pub use subtree::Subtree;
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{

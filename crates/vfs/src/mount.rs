@@ -36,9 +36,42 @@ pub struct Mount {
     pub source: String,
     /// Its number in the table, which no other mount of the run has or will have.
     pub number: u64,
+    /// The mount of which it shows a directory or a file ([`Subtree`](crate::Subtree)), if it does. The files are the same in both.
+    pub base: Option<Arc<Mount>>,
+    /// Its ID, if the kernel has given it one.
+    pub kernel_id: Option<u64>,
 }
 
 impl Mount {
+    /// A mount of `fs` at `target`, with `number`.
+    pub fn new(
+        fs: Arc<dyn FileSystem>,
+        target: Vec<u8>,
+        flags: MountFlags,
+        source: String,
+        number: u64,
+    ) -> Self {
+        Self {
+            fs,
+            target,
+            flags,
+            source,
+            number,
+            base: None,
+            kernel_id: None,
+        }
+    }
+
+    /// The mount that has all files of its file system: itself, or the one of which it shows a part.
+    pub fn whole(self: &Arc<Self>) -> &Arc<Self> {
+        self.base.as_ref().unwrap_or(self)
+    }
+
+    /// The number of the mount that has all files.
+    fn whole_number(&self) -> u64 {
+        self.base.as_ref().map_or(self.number, |base| base.number)
+    }
+
     /// True for the host's own tree.
     pub fn is_host(&self) -> bool {
         self.target.is_empty()
@@ -108,13 +141,8 @@ pub struct Mounts {
 impl Mounts {
     /// A table with the host's tree alone. `host` serves those calls on it that cannot be passed on to the kernel.
     pub fn new(host: Arc<dyn FileSystem>) -> Self {
-        let host = Arc::new(Mount {
-            fs: host,
-            target: Vec::new(),
-            flags: MountFlags::empty(),
-            source: "/".into(),
-            number: HOST,
-        });
+        let flags = MountFlags::empty();
+        let host = Arc::new(Mount::new(host, Vec::new(), flags, "/".into(), HOST));
         Self {
             host,
             in_order: Vec::new(),
@@ -136,6 +164,47 @@ impl Mounts {
             reached: Arc::default(),
             ..self.clone()
         }
+    }
+
+    /// A table of `mounts` alone, for processes whose mount namespace is not that of the run. They may be those of this table, at other places.
+    #[must_use]
+    pub fn of_namespace(&self, mounts: Vec<Arc<Mount>>) -> Self {
+        let mut table = self.branch();
+        table.in_order = mounts;
+        table.index();
+        table
+    }
+
+    /// `place`, which a process of the run has open, in a mount of this table, if there is one that shows it: what was opened in one mount namespace is seen in
+    /// another one where that shows it.
+    pub fn seen(&self, caller: &Caller, place: &Place) -> Place {
+        let mount = &place.mount;
+        let here = |mount: &Arc<Mount>| Place {
+            mount: Arc::clone(mount),
+            node: place.node.clone(),
+        };
+        if let Some(same) = self.by_number(mount.number) {
+            return here(same);
+        }
+        if place.node.is_dir() {
+            return place.clone();
+        }
+        let parts = || {
+            let parts = self.iter().filter(|other| other.base.is_some());
+            parts.filter(|other| other.whole_number() == mount.whole_number())
+        };
+        // A name outside of all of them is one of several.
+        let has_name = |part: &&Arc<Mount>| part.fs.path(caller, &place.node).is_ok();
+        let part = parts().find(has_name).or_else(|| parts().next());
+        part.map_or_else(|| place.clone(), here)
+    }
+
+    /// The mount with this number that is on top.
+    pub fn by_number(&self, number: u64) -> Option<&Arc<Mount>> {
+        if number == HOST {
+            return Some(&self.host);
+        }
+        self.in_order.iter().rfind(|mount| mount.number == number)
     }
 
     /// Whether `mount` was made in this table, and not in the one that it was branched from.
@@ -164,15 +233,15 @@ impl Mounts {
         flags: MountFlags,
         source: String,
     ) -> Arc<Mount> {
-        let mount = Arc::new(Mount {
-            fs,
-            target,
-            flags,
-            source,
-            number: self.next.fetch_add(1, Ordering::Relaxed),
-        });
+        let number = self.take_number();
+        let mount = Arc::new(Mount::new(fs, target, flags, source, number));
         self.push(Arc::clone(&mount));
         mount
+    }
+
+    /// A number for a mount, which no other one of the run gets.
+    pub fn take_number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The number of the next mount.
@@ -230,9 +299,17 @@ impl Mounts {
 
     /// The host object at the canonical absolute `path`, for operations performed on a tracee's behalf.
     pub fn host_place(&self, caller: &Caller, path: &[u8]) -> crate::Result<Place> {
-        let mut node = self.host.fs.root();
-        for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
-            node = self.host.fs.lookup(caller, &node, name)?;
+        let fs = &self.host.fs;
+        let mut node = fs.root();
+        let mut names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        if let Some([process, root]) = root_of_process(path) {
+            let proc = fs.lookup(caller, &node, b"proc")?;
+            let process = fs.lookup(caller, &proc, process)?;
+            node = fs.behind_link(caller, &process, root)?;
+            names.nth(2);
+        }
+        for name in names {
+            node = fs.lookup(caller, &node, name)?;
         }
         Ok(Place {
             mount: Arc::clone(&self.host),
@@ -280,18 +357,18 @@ impl Mounts {
 
     /// The mount's ID, as statx(2) and mountinfo show it.
     pub fn id(&self, mount: &Mount) -> u64 {
-        FIRST_ID + mount.number
+        mount.kernel_id.unwrap_or(FIRST_ID + mount.number)
     }
 
     /// The mount's ID that is never used again (`STATX_MNT_ID_UNIQUE`).
     pub fn unique_id(&self, mount: &Mount) -> u64 {
-        UNIQUE + self.id(mount)
+        UNIQUE + FIRST_ID + mount.number
     }
 
     /// The device number of files in `mount` whose attributes have `dev`.
     pub fn device(&self, mount: &Mount, dev: u64) -> u64 {
         match dev {
-            0 => libc::makedev(MAJOR, mount.number as u32),
+            0 => libc::makedev(MAJOR, mount.whole_number() as u32),
             dev => dev,
         }
     }
@@ -350,6 +427,14 @@ impl Mounts {
     }
 }
 
+/// The names below `/proc` in `path` if that begins with the root directory of a process (`/proc/PID/root`).
+fn root_of_process(path: &[u8]) -> Option<[&[u8]; 2]> {
+    let mut names = path.strip_prefix(b"/proc/")?.split(|&b| b == b'/');
+    let (process, root) = (names.next()?, names.next()?);
+    let is_process = !process.is_empty() && process.iter().all(u8::is_ascii_digit);
+    (is_process && root == b"root").then_some([process, root])
+}
+
 /// Whether the canonical absolute `path` is `dir`, or lies below it.
 fn is_at_or_below(path: &[u8], dir: &[u8]) -> bool {
     let rest = path.strip_prefix(dir);
@@ -378,8 +463,25 @@ pub struct Place {
 pub type PlaceKey = (u64, u64);
 
 impl Place {
-    /// The key of the inode: all handles of the same inode have the same key.
+    /// The key of the inode: all handles of the same inode have the same key, in whichever mount of its file system.
     pub fn key(&self) -> PlaceKey {
-        (self.mount.number, self.node.ino())
+        (self.mount.whole_number(), self.node.ino())
+    }
+
+    /// The key of what a process finds there: a directory in two mounts is two, which have other parents.
+    pub fn key_in_mount(&self) -> PlaceKey {
+        match self.node.is_dir() {
+            true => (self.mount.number, self.node.ino()),
+            false => self.key(),
+        }
+    }
+
+    /// The same inode in the mount that has all files of its file system.
+    #[must_use]
+    pub fn in_whole(&self) -> Self {
+        Self {
+            mount: Arc::clone(self.mount.whole()),
+            node: self.node.clone(),
+        }
     }
 }

@@ -27,13 +27,7 @@ fn root() -> Caller {
 fn mount(fs: &Arc<MemFs>, flags: MountFlags) -> Place {
     let fs: Arc<dyn FileSystem> = Arc::clone(fs) as _;
     let node = fs.root();
-    let mount = Arc::new(Mount {
-        fs,
-        target: b"/mnt".to_vec(),
-        flags,
-        source: "test".into(),
-        number: 0,
-    });
+    let mount = Arc::new(Mount::new(fs, b"/mnt".to_vec(), flags, "test".into(), 0));
     Place { mount, node }
 }
 

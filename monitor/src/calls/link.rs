@@ -18,8 +18,10 @@ fn remove_name(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     let name = entry.name(Errno::EISDIR)?;
-    if entry.covered {
-        return Err(Errno::EISDIR.into());
+    match entry.covered {
+        Some(FileKind::Directory) => return Err(Errno::EISDIR.into()),
+        Some(_) => return Err(Errno::EBUSY.into()),
+        None => {}
     }
     let caller = call.caller()?;
     if entry.must_be_dir {
@@ -68,12 +70,15 @@ fn move_name(
     let from_at = call.resolve_parent(from_fd, &from?)?;
     let to_at = call.resolve_parent(to_fd, &to?)?;
     let on_host = |dir: &Pos| matches!(dir, Pos::Host(_));
-    let covered = call.covers(&from_at.at.dir, &from_at.at.last)?
-        || call.covers(&to_at.at.dir, &to_at.at.last)?;
+    let covered = [&from_at, &to_at].map(|name| call.covers(&name.at.dir, &name.at.last));
+    let covered = match covered {
+        [Ok(None), Ok(None)] => None,
+        [from, to] => Some((from?, to?)),
+    };
     if on_host(&from_at.at.dir) != on_host(&to_at.at.dir) {
         return Err(Errno::EXDEV.into());
     }
-    if on_host(&from_at.at.dir) && from_at.native && to_at.native && !covered {
+    if on_host(&from_at.at.dir) && from_at.native && to_at.native && covered.is_none() {
         return Ok(Answer::PassOn);
     }
     let Last::Name(from) = &from_at.at.last else {
@@ -87,12 +92,16 @@ fn move_name(
             Errno::EBUSY.into()
         });
     };
-    if covered {
-        return Err(Errno::EBUSY.into());
-    }
     let caller = call.caller()?;
     let from_dir = call.place(from_at.at.dir.clone())?;
     let to_dir = call.place(to_at.at.dir.clone())?;
+    if let Some((moved, replaced)) = covered {
+        let kind = match moved {
+            Some(kind) => kind,
+            None => ops::lookup(&caller, &from_dir, from)?.kind(),
+        };
+        return Err(refusal(kind, replaced, flags).into());
+    }
     if from_at.at.must_be_dir || to_at.at.must_be_dir {
         ops::begin_rename(&caller, &from_dir, from, &to_dir)?;
         let moved = ops::lookup(&caller, &from_dir, from)?;
@@ -107,6 +116,22 @@ fn move_name(
     }
     call.monitor.shadows.name_removed();
     Ok(Answer::DONE)
+}
+
+/// Why an object of kind `moved` cannot be renamed where one of the names is a mount point, the new one with something of kind `replaced` on it.
+fn refusal(moved: FileKind, replaced: Option<FileKind>, flags: u32) -> Errno {
+    let is_dir = |kind| kind == FileKind::Directory;
+    match replaced {
+        Some(_) if flags & libc::RENAME_NOREPLACE != 0 => Errno::EEXIST,
+        Some(kind) if flags & libc::RENAME_EXCHANGE == 0 && is_dir(moved) != is_dir(kind) => {
+            if is_dir(moved) {
+                Errno::ENOTDIR
+            } else {
+                Errno::EISDIR
+            }
+        }
+        _ => Errno::EBUSY,
+    }
 }
 
 /// rename(2)
@@ -209,7 +234,7 @@ impl Source {
             return Ok(match call.monitor.shadows.of_descriptor(&ofd)? {
                 None => Self::Open(ofd),
                 Some(shadow) => Self::At(Resolved {
-                    at: Pos::Mounted(shadow.place().clone()),
+                    at: Pos::Mounted(call.place_of(&shadow)?),
                     native: false,
                 }),
             });
@@ -245,7 +270,7 @@ fn own_descriptor(call: &Call<'_>, path: &[u8]) -> Result<Option<i32>> {
 /// slash behind it.
 fn new_name<'e>(call: &Call<'_>, entry: &'e Entry) -> Result<&'e [u8]> {
     let name = entry.name(Errno::EEXIST)?;
-    if entry.covered {
+    if entry.covered.is_some() {
         return Err(Errno::EEXIST.into());
     }
     if entry.must_be_dir {
@@ -340,13 +365,12 @@ fn read_magic(
 ) -> Result<Answer> {
     let roots = &call.monitor.roots;
     let root_of_other = thread_of(link).filter(|_| link.ends_with(b"/root"));
-    if let Some(root) = root_of_other.and_then(|tid| roots.of(tid))
-        && !root.is_in_kernel
-    {
+    if let Some(root) = root_of_other.and_then(|tid| roots.kept(tid)) {
         return put_path(call, root.at.path(&*call.caller()?)?.0, buffer, size);
     }
     let path = match call.monitor.behind_magic_link(link) {
         Some(place) => {
+            let place = call.mounts.seen(&*call.caller()?, &place);
             let (mut path, deleted) = Pos::Mounted(place).path(&*call.caller()?)?;
             if deleted {
                 path.extend_from_slice(b" (deleted)");

@@ -19,7 +19,7 @@ pub fn enter(monitor: &Arc<Monitor>, tid: i32, request: &[u8]) -> Result<Vec<u8>
     may_enter(monitor, tid)?;
     let caller = monitor.tasks.get(tid)?.caller()?;
     let _changing = monitor.nested.changing.lock();
-    let outer = monitor.mounts_of(tid);
+    let (outer, _) = monitor.mounts_of(tid);
     let reused: Vec<_> = own_mounts(monitor).collect();
     let (answer, mounts) = nesting.begin(request, &outer, &reused, &caller);
     let Some(mounts) = mounts else {
@@ -68,7 +68,7 @@ fn may_enter(monitor: &Monitor, tid: i32) -> Result<()> {
     if !is_equal || !monitor.outside.allows_all() {
         return Err(Errno::EPERM.into());
     }
-    if !shares_mounts(tid) || monitor.roots.of(tid).is_some() {
+    if !shares_mounts(tid) || monitor.root_of(tid).is_some() {
         return Err(Errno::EOPNOTSUPP.into());
     }
     Ok(())

@@ -27,10 +27,17 @@ pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
     {
         call.monitor.roots.separate(call.task.tid);
     }
+    if i64::from(call.nr) == libc::SYS_unshare && call.int(0) & libc::CLONE_NEWNS != 0 {
+        call.monitor.roots.leaves(call.task.tid, &[]);
+    }
     // A mount namespace comes with its root directory. Type 0 is any.
     let types = call.int(1);
     if i64::from(call.nr) == libc::SYS_setns && (types == 0 || types & libc::CLONE_NEWNS != 0) {
         root_changes_in_kernel(call, &call.task);
+        if call.monitor.namespaces.have_parts() {
+            // The kernel would answer its calls from mounts in the place of others.
+            call.monitor.in_process.exclude(call.task.tid);
+        }
     }
     Ok(Answer::PassOn)
 }
@@ -69,7 +76,7 @@ pub fn name_to_handle_at(call: &mut Call<'_>) -> Result<Answer> {
 
 fn root_changes_in_kernel(call: &Call<'_>, task: &Task) {
     let threads = call.monitor.tasks.sharing_fs(task);
-    call.monitor.roots.changes_in_kernel(task.tid, &threads);
+    call.monitor.roots.leaves(task.tid, &threads);
     for thread in threads {
         call.monitor.in_process.leaves_namespaces(thread);
     }
@@ -78,7 +85,9 @@ fn root_changes_in_kernel(call: &Call<'_>, task: &Task) {
 /// Whether the caller's root directory may be another one in the kernel, too: in a mount namespace of its own.
 fn may_change_in_kernel(call: &Call<'_>) -> bool {
     let tid = call.task.tid;
-    !shares_mounts(tid) && !call.monitor.roots.keeps(tid) && call.monitor.outside.allows_all()
+    !shares_mounts(tid)
+        && call.monitor.roots.kept(tid).is_none()
+        && call.monitor.outside.allows_all()
 }
 
 /// pivot_root(2): the kernel does it in a mount namespace of the caller's own. EPERM in that of the run, EINVAL where a directory is in a mount of the run.

@@ -215,7 +215,7 @@ fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
     let is_regular = FileKind::from_mode(seen.attr.mode) == Some(FileKind::Regular);
     let asks_direct = mask & STATX_DIOALIGN != 0 && host.is_none() && is_regular;
     let node = seen.node.as_ref();
-    let is_root = node.is_some_and(|node| node.is_dir() && node.ino() == mount.fs.root().ino());
+    let is_root = node.is_some_and(|node| node.ino() == mount.fs.root().ino());
     StatxMore {
         is_mount_root: match &host {
             Some(host) if mount.is_hosted() => abi::is_mount_root(host),

@@ -438,7 +438,7 @@ impl InProcess {
         // Paths from another root directory do not lead to the mounts.
         if !is_usual
             || monitor.participants.current(tid).is_some()
-            || monitor.roots.are_in_kernel(tid)
+            || monitor.roots.may_have_left(tid)
         {
             return;
         }

@@ -262,6 +262,7 @@ fn reply(
             | Answer::Receive { .. }
             | Answer::OpenItself { .. }
             | Answer::MapCopy(_)
+            | Answer::Mount(_)
             | Answer::Wait
             | Answer::Readable(_),
         ) => listener.reply(id, Reply::Error(Errno::EIO)),

@@ -102,7 +102,7 @@ impl Participants {
     /// Whether transactions cover the files in `mount`: those of the store, and of mounts that show files of the store. They do not cover a
     /// further store, nor the host.
     pub fn cover(&self, mount: &Arc<Mount>) -> bool {
-        let is_mount = |covered: &Arc<Mount>| Arc::ptr_eq(covered, mount);
+        let is_mount = |covered: &Arc<Mount>| Arc::ptr_eq(covered, mount.whole());
         self.store.as_ref().is_some_and(is_mount) || self.layers.iter().any(is_mount)
     }
 

@@ -8,6 +8,7 @@ pub mod core_files;
 pub mod deliveries;
 pub mod living;
 pub mod memory;
+pub mod namespaces;
 pub mod nested_runs;
 pub mod roots;
 pub mod task;

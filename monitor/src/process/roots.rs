@@ -1,34 +1,28 @@
-//! The root directories of processes that have called chroot(2) or pivot_root(2).
+//! The root directories of processes that have called chroot(2), and which processes have left the mount namespace of the run.
 //!
 //! The kernel cannot enter a directory in a mount, so it keeps the root directory that all processes of the run began with, and the monitor resolves absolute paths, all
 //! of which notify. In a mount namespace of its own, a process can have another directory of the host as its root in the kernel, too
-//! (docs/decisions/0138).
+//! (docs/decisions/0138): [`namespaces`](super::namespaces) asks the kernel for that.
 //!
-//! The lock is a leaf; a root's lock comes after it.
+//! The lock is a leaf; a directory's lock comes after it.
 
 use std::collections::HashMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use goanna_vfs::walk::{Pos, Root};
 use parking_lot::{Mutex, RwLock};
 
-/// What is known of a root directory.
+/// What is known of the root directory of threads that share it (`CLONE_FS`). They are in the same mount namespace.
 #[derive(Debug, Clone, Default)]
-enum Known {
-    /// It is that of the run.
-    #[default]
-    OfRun,
-    /// It is the kernel's root directory of the process, which may be another one than that of the run.
-    InKernel,
-    /// The process believes to have this one. The kernel's is that of the run.
-    Kept(Pos),
+struct Directory {
+    /// The directory that the process believes to have, where the kernel's is another one.
+    kept: Option<Pos>,
+    /// The mount namespace may be another one than that of the run, and the kernel's root directory, too.
+    has_left: bool,
 }
 
-/// The root directory of the threads that share it (`CLONE_FS`).
-type Shared = Arc<Mutex<Known>>;
+type Shared = Arc<Mutex<Directory>>;
 
 /// The root directories of all threads.
 #[derive(Debug, Default)]
@@ -38,52 +32,46 @@ pub struct Roots {
 }
 
 impl Roots {
-    fn known(&self, tid: i32) -> Known {
+    fn directory(&self, tid: i32) -> Directory {
         if !self.any.load(Ordering::Acquire) {
-            return Known::OfRun;
+            return Directory::default();
         }
         let root = self.by_tid.read().get(&tid).cloned();
-        root.map_or(Known::OfRun, |root| root.lock().clone())
+        root.map_or_else(Directory::default, |root| root.lock().clone())
     }
 
-    /// The root directory of thread `tid`; `None`: that of the run.
-    pub fn of(&self, tid: i32) -> Option<Root> {
-        match self.known(tid) {
-            Known::OfRun => None,
-            Known::InKernel => kernels_root(tid),
-            Known::Kept(at) => Some(Root {
-                at,
-                is_in_kernel: false,
-            }),
-        }
+    /// The root directory that the monitor keeps for thread `tid`, and of which the kernel does not know, if it does.
+    pub fn kept(&self, tid: i32) -> Option<Root> {
+        self.directory(tid).kept.map(|at| Root {
+            at,
+            is_in_kernel: false,
+        })
     }
 
-    /// Whether the monitor keeps a root directory for thread `tid` of which the kernel does not know.
-    pub fn keeps(&self, tid: i32) -> bool {
-        matches!(self.known(tid), Known::Kept(_))
+    /// Whether thread `tid` may be in another mount namespace than that of the run. Then the kernel may change its root directory at any time.
+    pub fn may_have_left(&self, tid: i32) -> bool {
+        self.directory(tid).has_left
     }
 
-    /// Whether the kernel may have changed the root directory of thread `tid`, and may do so again.
-    pub fn are_in_kernel(&self, tid: i32) -> bool {
-        matches!(self.known(tid), Known::InKernel)
-    }
-
-    /// Changes the root directory of thread `tid`, which it has in common with `others`, unless they have separate ones by now; `None`: to that of the run.
+    /// Changes the root directory of thread `tid`, which it has in common with `others`, unless they have separate ones by now; `None`: to that of the kernel.
     pub fn change(&self, tid: i32, others: &[i32], root: Option<Pos>) {
         if root.is_none() && !self.any.load(Ordering::Acquire) {
             return;
         }
-        self.set(tid, others, root.map_or(Known::OfRun, Known::Kept));
+        self.set(tid, others, |directory| {
+            std::mem::replace(&mut directory.kept, root)
+        });
     }
 
-    /// The kernel is about to change the root directory of thread `tid`, which it has in common with `others`.
-    pub fn changes_in_kernel(&self, tid: i32, others: &[i32]) {
-        if !self.keeps(tid) {
-            self.set(tid, others, Known::InKernel);
-        }
+    /// Thread `tid` is about to enter another mount namespace, or its root directory there is about to change in the kernel; it has it in common with `others`.
+    pub fn leaves(&self, tid: i32, others: &[i32]) {
+        self.set(tid, others, |directory| {
+            directory.has_left = true;
+            None
+        });
     }
 
-    fn set(&self, tid: i32, others: &[i32], root: Known) {
+    fn set(&self, tid: i32, others: &[i32], change: impl FnOnce(&mut Directory) -> Option<Pos>) {
         self.any.store(true, Ordering::Release);
         let mut by_tid = self.by_tid.write();
         let shared = match by_tid.get(&tid) {
@@ -97,7 +85,7 @@ impl Roots {
             }
         };
         drop(by_tid);
-        let former = std::mem::replace(&mut *shared.lock(), root);
+        let former = change(&mut shared.lock());
         // Without a lock: it may be the last reference to a directory.
         drop(former);
     }
@@ -147,19 +135,6 @@ impl Roots {
     }
 }
 
-/// The kernel's root directory of thread `tid`; `None` where it is that of the run, also by a bind mount.
-fn kernels_root(tid: i32) -> Option<Root> {
-    let path = format!("/proc/{tid}/root");
-    let of = |path: &str| fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    match (of("/"), of(&path)) {
-        (Ok(own), Ok(its)) if own != its => Some(Root {
-            at: Pos::Host(path.into_bytes()),
-            is_in_kernel: true,
-        }),
-        _ => None,
-    }
-}
-
 /// The canonical `path` as a process sees it whose root directory is `root`.
 pub fn below(root: &[u8], path: &[u8]) -> Vec<u8> {
     match path.strip_prefix(root) {
@@ -193,7 +168,7 @@ mod tests {
     fn threads_share_a_root_and_processes_inherit_it() {
         let roots = Roots::default();
         let of = |tid| {
-            roots.of(tid).map(|root| match root.at {
+            roots.kept(tid).map(|root| match root.at {
                 Pos::Host(path) => String::from_utf8(path).unwrap(),
                 Pos::Mounted(_) => String::new(),
             })

@@ -383,6 +383,7 @@ impl Supervisor {
                 source: Some(description),
             })),
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
+            Answer::Mount(arguments) => Ok(Next::Instead(Rewrite::Mount(arguments))),
             Answer::Restart => {
                 restart(stopped, regs)?;
                 Ok(Next::Skipped)
@@ -513,8 +514,7 @@ fn change_directory(call: &Call<'_>) -> Result<Next> {
     }
     match resolved.at {
         Pos::Host(_) if resolved.native => Ok(Next::Run),
-        Pos::Host(path) if path.is_empty() => Ok(Next::Instead(Rewrite::Chdir(b"/".to_vec()))),
-        Pos::Host(path) => Ok(Next::Instead(Rewrite::Chdir(path))),
+        Pos::Host(path) => Ok(Next::Instead(Rewrite::Chdir(call.path_in_kernel(path)))),
         Pos::Mounted(place) => {
             may_enter(call, &place)?;
             let shadows = &call.monitor.shadows;

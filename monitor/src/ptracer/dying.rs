@@ -179,6 +179,7 @@ impl Supervisor {
                 monitor.participants.leaving(tid);
                 monitor.nested.ended(tid);
                 monitor.roots.ended(tid);
+                monitor.namespaces.ended(tid);
                 monitor.profiled.exited(&monitor, tid, status);
             }
             // Its parent gets SIGCHLD when it is reaped.

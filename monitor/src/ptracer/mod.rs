@@ -410,6 +410,9 @@ impl Supervisor {
         self.monitor.nested.inherit(tid, child);
         let shares = flags.is_ok_and(|flags| flags & libc::CLONE_FS as u64 != 0);
         self.monitor.roots.inherit(tid, child, shares);
+        if flags.is_ok_and(|flags| flags & libc::CLONE_NEWNS as u64 != 0) {
+            self.monitor.roots.leaves(child, &[]);
+        }
         self.monitor.profiled.forked(tid, child);
         if self.filtered.contains(&tid) {
             self.filtered.insert(child);

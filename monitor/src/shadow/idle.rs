@@ -79,7 +79,7 @@ impl Shadows {
                 && let Ok(former) = Former::of(&own, &place)
                 && (idle.all || former.is_none())
             {
-                self.retire(identity, &place.key(), former, Unused::SinceSweep);
+                self.retire(identity, &place.key_in_mount(), former, Unused::SinceSweep);
             }
         }
         let mut table = self.table.write();
@@ -104,7 +104,7 @@ impl Shadows {
             match &*shadow {
                 Shadow::Dir { place, .. } => {
                     if let Ok(former) = Former::of(&own, place) {
-                        self.retire(identity, &place.key(), former, Unused::FromNow);
+                        self.retire(identity, &place.key_in_mount(), former, Unused::FromNow);
                     }
                 }
                 Shadow::Reference { .. } => {

@@ -315,7 +315,7 @@ impl Shadows {
             return Arc::clone(shadow);
         }
         let shadow = Arc::new(Shadow::File {
-            place: place.clone(),
+            place: place.in_whole(),
             handle,
             volume: Arc::default(),
         });
@@ -460,7 +460,7 @@ impl Shadows {
         }
         // The socket was renamed.
         let mut table = self.table.write();
-        table.backing_objects.remove(&place.key());
+        table.backing_objects.remove(&place.key_in_mount());
         drop(table);
         self.backing_object(place, link)
     }
@@ -471,7 +471,7 @@ impl Shadows {
         if place.node.is_dir() || fs.host_path(&place.node).is_some() {
             return Ok(());
         }
-        let known = self.table.read().known(&place.key());
+        let known = self.table.read().known(&place.key_in_mount());
         known.map_or(Ok(()), |path| copy_permissions(caller, place, &path))
     }
 
@@ -480,7 +480,7 @@ impl Shadows {
         place: &Place,
         make: impl FnOnce() -> Result<PathBuf>,
     ) -> Result<Arc<Path>> {
-        let key = place.key();
+        let key = place.key_in_mount();
         if let Some(path) = self.table.read().known(&key) {
             return Ok(path);
         }

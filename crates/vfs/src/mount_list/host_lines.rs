@@ -56,6 +56,29 @@ fn target_field(list: MountList) -> usize {
     }
 }
 
+/// The line of the mount that the kernel has in the place of one in `mounts`, about the latter.
+fn in_place(
+    line: &Line<'_>,
+    hosts: &[HostMount<'_>],
+    mounts: &[ListedMount<'_>],
+) -> Option<Vec<u8>> {
+    let mut in_place = mounts.iter().filter(|mount| mount.is_in_place);
+    let ids = line.ids();
+    let mount = in_place
+        .find(|mount| mount.target == line.target && ids.is_none_or(|[id, _]| id == mount.id))?;
+    let host = hosts.iter().find(|host| host.id == mount.id)?;
+    let mount = ListedMount {
+        flags: host.own_flags(),
+        ..mount.clone()
+    };
+    let own = super::Line::new(&mount, None);
+    Some(match line.list {
+        MountList::MountInfo => own.mountinfo(&mount, ids?[1]),
+        MountList::Mounts => own.mounts(&mount),
+        MountList::MountStats => own.mountstats(&mount),
+    })
+}
+
 /// The lines with the mount points that hosted mounts in `mounts` have in the run. What is mounted inside of these is moved with them.
 pub(super) fn in_run(
     list: MountList,
@@ -74,6 +97,10 @@ pub(super) fn in_run(
     };
     for text in native.split_inclusive(|&byte| byte == b'\n') {
         let line = Line::parse(list, text);
+        if let Some(line) = line.as_ref().and_then(|line| in_place(line, hosts, mounts)) {
+            out.extend(line);
+            continue;
+        }
         let Some((line, (mount, dir, rest))) = line.and_then(|line| {
             let hosted = hosted(&line.target)?;
             Some((line, hosted))

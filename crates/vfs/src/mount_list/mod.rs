@@ -55,8 +55,12 @@ pub struct ListedMount<'a> {
     pub source: &'a [u8],
     /// The directory of the host that it shows under its own device number, if it does.
     pub host_path: Option<Vec<u8>>,
+    /// The path in its file system of the directory or file that it shows.
+    pub root: Vec<u8>,
     /// It is a mount of the host, with this directory as its mount point there. The kernel's line is about it.
     pub is_hosted: bool,
+    /// The kernel has a mount with the ID `id` in its place. Its line is that of the kernel's, and has the options of that.
+    pub is_in_place: bool,
     /// The file system itself cannot be changed.
     pub is_read_only: bool,
     /// `ST_*` flags of statvfs(3).
@@ -71,16 +75,14 @@ pub fn with_mounts(
     mountinfo: &[u8],
     mounts: &[ListedMount<'_>],
 ) -> Vec<u8> {
-    let hosts: Vec<HostMount<'_>> = mountinfo
-        .split(|&byte| byte == b'\n')
-        .filter_map(HostMount::parse)
-        .collect();
+    let hosts: Vec<HostMount<'_>> = host_mounts(mountinfo).collect();
     let mut above: Vec<(&[u8], u64)> = hosts
         .iter()
         .map(|host| (host.target.as_slice(), host.id))
         .collect();
     let mut out = host_lines::in_run(list, native, &hosts, mounts);
-    for mount in mounts.iter().filter(|mount| !mount.is_hosted) {
+    let has_no_line = |mount: &&ListedMount<'_>| !mount.is_hosted && !mount.is_in_place;
+    for mount in mounts.iter().filter(has_no_line) {
         let bound = mount.host_path.as_deref();
         let host = bound.and_then(|path| Some((innermost(&hosts, path)?, path)));
         let line = Line::new(mount, host);
@@ -97,9 +99,8 @@ pub fn with_mounts(
 
 /// What is mounted at `target`, by the text of a process's `mountinfo`, if that is a file system of type `kind`.
 pub fn source_at(mountinfo: &[u8], target: &[u8], kind: &str) -> Option<Vec<u8>> {
-    let lines = mountinfo.split(|&byte| byte == b'\n');
-    let mut there = lines.filter_map(HostMount::parse);
-    let last = there.rfind(|mount| mount.target == target)?;
+    let there = host_mounts(mountinfo).filter(|mount| mount.target == target);
+    let last = there.last()?;
     (last.kind == kind.as_bytes()).then(|| unescape(last.source))
 }
 
@@ -114,7 +115,8 @@ fn parent(above: &[(&[u8], u64)], mount: &ListedMount<'_>) -> u64 {
         .map_or(mount.id, |(_, id)| *id)
 }
 
-fn innermost<'h, 'a>(hosts: &'h [HostMount<'a>], path: &[u8]) -> Option<&'h HostMount<'a>> {
+/// The mount that the canonical path `path` leads into.
+pub fn innermost<'h, 'a>(hosts: &'h [HostMount<'a>], path: &[u8]) -> Option<&'h HostMount<'a>> {
     let holds = hosts
         .iter()
         .filter(|host| below(&host.target, path).is_some());
@@ -130,15 +132,27 @@ fn below<'p>(dir: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
     (rest.is_empty() || rest.first() == Some(&b'/')).then_some(rest)
 }
 
+/// The mounts in the text of a process's `mountinfo`.
+pub fn host_mounts(mountinfo: &[u8]) -> impl Iterator<Item = HostMount<'_>> {
+    let lines = mountinfo.split(|&byte| byte == b'\n');
+    lines.filter_map(HostMount::parse)
+}
+
 /// A line of mountinfo. Fields are in the kernel's escaped form unless marked otherwise.
-struct HostMount<'a> {
-    id: u64,
-    device: &'a [u8],
+#[derive(Debug)]
+pub struct HostMount<'a> {
+    /// Its mount ID.
+    pub id: u64,
+    /// Its device number, `MAJOR:MINOR`.
+    pub device: &'a [u8],
     root: &'a [u8],
-    /// Unescaped.
-    target: Vec<u8>,
-    kind: &'a [u8],
-    source: &'a [u8],
+    /// The mount point, as the process sees it. Unescaped.
+    pub target: Vec<u8>,
+    own_options: &'a [u8],
+    /// The type of the file system.
+    pub kind: &'a [u8],
+    /// What was mounted.
+    pub source: &'a [u8],
     options: &'a [u8],
 }
 
@@ -148,7 +162,8 @@ impl<'a> HostMount<'a> {
         let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let _parent = fields.next()?;
         let (device, root, target) = (fields.next()?, fields.next()?, fields.next()?);
-        // The mount's options and any number of optional fields end with a dash.
+        let own_options = fields.next()?;
+        // Any number of optional fields end with a dash.
         fields.by_ref().find(|field| *field == b"-")?;
         let (kind, source) = (fields.next()?, fields.next()?);
         let options = fields.next().unwrap_or_default();
@@ -158,9 +173,50 @@ impl<'a> HostMount<'a> {
             device,
             root,
             target,
+            own_options,
             kind,
             source,
             options,
+        })
+    }
+
+    /// The directory or file of its file system that it shows.
+    pub fn root(&self) -> Vec<u8> {
+        unescape(self.root)
+    }
+
+    /// Whether the mount has this option, such as `ro`, which need not be one of its file system.
+    pub fn has_option(&self, option: &str) -> bool {
+        let mut options = self.own_options.split(|&byte| byte == b',');
+        options.any(|set| set == option.as_bytes())
+    }
+
+    /// The mount's own options, as `ST_*` flags of statvfs(3).
+    fn own_flags(&self) -> u64 {
+        let access = [(libc::ST_RDONLY, ",ro")];
+        let all = OPTIONS.iter().chain(&access);
+        let set = all.filter(|(_, name)| self.has_option(name.trim_start_matches(',')));
+        set.map(|(flag, _)| flag).sum()
+    }
+
+    /// The path in its file system of the directory that has the canonical path `path`, if that is in this mount.
+    pub fn inside(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let rest = below(&self.target, path)?;
+        let root = self.root();
+        Some(match (&root[..], rest) {
+            (b"/", b"") => root,
+            (b"/", rest) => rest.to_vec(),
+            (root, rest) => [root, rest].concat(),
+        })
+    }
+
+    /// The canonical path of `inside`, a path in its file system, if this mount shows that.
+    pub fn shows(&self, inside: &[u8]) -> Option<Vec<u8>> {
+        let rest = below(&self.root(), inside)?;
+        Some(match (&self.target[..], rest) {
+            (b"/", b"") => b"/".to_vec(),
+            (b"/", rest) => rest.to_vec(),
+            (target, rest) => [target, rest].concat(),
         })
     }
 }
@@ -196,7 +252,7 @@ impl Line {
             }
             None => Self {
                 device: format!("{major}:{minor}").into_bytes(),
-                root: b"/".to_vec(),
+                root: escape(&mount.root, PATH),
                 kind: escape(mount.kind.as_bytes(), WORD),
                 source: escape(mount.source, WORD),
                 options: if mount.is_read_only { "ro" } else { "rw" }.into(),
@@ -262,16 +318,18 @@ fn access(flags: u64) -> &'static str {
     }
 }
 
-/// A mount's own options but the first, in the kernel's order, each after a comma.
+/// A mount's own options but `rw` and `ro`, in the kernel's order, each after a comma.
+const OPTIONS: [(u64, &str); 6] = [
+    (libc::ST_NOSUID, ",nosuid"),
+    (libc::ST_NODEV, ",nodev"),
+    (libc::ST_NOEXEC, ",noexec"),
+    (libc::ST_NOATIME, ",noatime"),
+    (libc::ST_NODIRATIME, ",nodiratime"),
+    (libc::ST_RELATIME, ",relatime"),
+];
+
+/// See [`OPTIONS`].
 fn own_options(flags: u64) -> String {
-    const OPTIONS: [(u64, &str); 6] = [
-        (libc::ST_NOSUID, ",nosuid"),
-        (libc::ST_NODEV, ",nodev"),
-        (libc::ST_NOEXEC, ",noexec"),
-        (libc::ST_NOATIME, ",noatime"),
-        (libc::ST_NODIRATIME, ",nodiratime"),
-        (libc::ST_RELATIME, ",relatime"),
-    ];
     let set = OPTIONS.iter().filter(|(flag, _)| flags & flag != 0);
     set.map(|(_, name)| *name).collect()
 }
@@ -327,7 +385,9 @@ mod tests {
             kind: "amino",
             source: b"/home/me/my store#1",
             host_path: host_path.map(<[u8]>::to_vec),
+            root: b"/".to_vec(),
             is_hosted: false,
+            is_in_place: false,
             is_read_only: false,
             flags,
         }

@@ -506,6 +506,10 @@ impl<'a> Walk<'a> {
                         mount: Arc::clone(&place.mount),
                     }));
                 }
+                // A mount that is nowhere has nothing above it.
+                if self.mounts.by_number(place.mount.number).is_none() {
+                    return Ok(at.clone());
+                }
                 if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
                     return Err(Errno::EXDEV.into());
                 }
@@ -519,7 +523,7 @@ impl<'a> Walk<'a> {
         if !self.mounts.nested() {
             return self.enter_mount_at(path);
         }
-        let mut at = Pos::root();
+        let (mut at, path) = self.kernel_start(path);
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
             at = self.step(&at, name, true)?.0;
         }
@@ -651,7 +655,7 @@ fn parent(dir: Pos, last: Last, must_be_dir: bool) -> Found {
 fn same_mount(one: &Pos, other: &Pos) -> bool {
     match (one, other) {
         (Pos::Host(_), Pos::Host(_)) => true,
-        (Pos::Mounted(one), Pos::Mounted(other)) => Arc::ptr_eq(&one.mount, &other.mount),
+        (Pos::Mounted(one), Pos::Mounted(other)) => one.mount.number == other.mount.number,
         _ => false,
     }
 }

@@ -53,6 +53,20 @@ impl Walk<'_> {
         }
     }
 
+    /// The start of a walk to the canonical `path`, and the rest of `path` from there.
+    pub(super) fn kernel_start<'p>(&self, path: &'p [u8]) -> (Pos, &'p [u8]) {
+        match self.root.as_ref() {
+            Some(Root {
+                at: Pos::Host(root),
+                is_in_kernel: true,
+            }) if path.starts_with(root) => {
+                let rest = path.get(root.len()..).unwrap_or_default();
+                (Pos::Host(root.clone()), rest)
+            }
+            _ => (Pos::root(), path),
+        }
+    }
+
     /// Whether `..` leads nowhere from `at`, since it is the root directory.
     pub(super) fn stays_at_root(&mut self, at: &Pos) -> Result<bool> {
         let is_root = match (self.root.as_ref().map(|root| &root.at), at) {

@@ -12,7 +12,7 @@ use crate::watches::report::{self, Touch};
 pub(super) fn by_descriptor(call: &Call<'_>, fd: i32) -> Result<Target> {
     Ok(match call.open_shadow(fd)? {
         None => Target::PassOn,
-        Some(shadow) => Target::At(shadow.place().clone()),
+        Some(shadow) => Target::At(call.place_of(&shadow)?),
     })
 }
 

@@ -218,7 +218,7 @@ fn make(call: &Call<'_>, dirfd: i32, path: &[u8], mode: u32) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     let name = entry.name(Errno::EEXIST)?;
-    if entry.covered {
+    if entry.covered.is_some() {
         return Err(Errno::EEXIST.into());
     }
     let names = report::begin(call);
@@ -254,8 +254,10 @@ pub fn remove(call: &Call<'_>, dirfd: i32, path: &[u8]) -> Result<Answer> {
         Last::DotDot => return Err(Errno::ENOTEMPTY.into()),
         Last::Root => return Err(Errno::EBUSY.into()),
     };
-    if entry.covered {
-        return Err(Errno::EBUSY.into());
+    match entry.covered {
+        Some(FileKind::Directory) => return Err(Errno::EBUSY.into()),
+        Some(_) => return Err(Errno::ENOTDIR.into()),
+        None => {}
     }
     let removal = Removal::begin(call, &entry.dir, name)?;
     ops::rmdir(&*call.caller()?, &entry.dir, name)?;
@@ -278,7 +280,7 @@ fn make_node(
         return Ok(Answer::PassOn);
     };
     let name = entry.name(Errno::EEXIST)?;
-    if entry.covered {
+    if entry.covered.is_some() {
         return Err(Errno::EEXIST.into());
     }
     let caller = call.caller()?;

@@ -4,8 +4,9 @@
 //! see, or on the backing object of its working directory, which other programs use. So the monitor makes these calls, with the caller's
 //! credentials: in a mount that shows a directory of the host they are about the host's directory, and elsewhere about one that [`hosted`] makes.
 //!
-//! A program in another mount namespace than the monitor's would mount for itself alone, which the table of mounts cannot show: EOPNOTSUPP.
+//! [`elsewhere`]: mount(2) by a process in another mount namespace, for which the monitor cannot mount.
 
+mod elsewhere;
 pub mod hosted;
 mod request;
 mod tree;
@@ -24,6 +25,7 @@ use crate::call::{Answer, Call, Target};
 use crate::errno::from_rustix;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
+use elsewhere::is_in_place;
 use hosted::{host_path, is_root, release_unheld};
 use request::Request;
 pub use tree::{mount_setattr, open_tree, open_tree_attr};
@@ -37,6 +39,14 @@ fn may_mount(call: &Call<'_>) -> Result<()> {
         return Err(Errno::EOPNOTSUPP.into());
     }
     Ok(())
+}
+
+/// The target of a call about a mount, unless the kernel has that, too.
+fn in_run(target: Target) -> Option<Place> {
+    match target {
+        Target::At(place) if !is_in_place(&place) => Some(place),
+        _ => None,
+    }
 }
 
 /// Flags of the usual kind for those of a call with flags of its own.
@@ -83,6 +93,9 @@ fn mount_over(
 pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     let request = Request::read(call)?;
     let target = call.object(libc::AT_FDCWD, &call.path(1)?, true)?;
+    if !shares_mounts(call.task.tid) {
+        return elsewhere::mount(call, &request, &target);
+    }
     let Target::At(target) = target else {
         let source = request.source.as_deref().filter(|_| request.moves());
         let source = source
@@ -137,8 +150,12 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     let from = call.path(1)?;
     let source = call.object_at(call.int(0), &from, from_flags)?;
     let target = call.object_at(call.int(2), &call.path(3)?, to_flags)?;
+    let is_in_kernel = |target: &Target| match target {
+        Target::PassOn => true,
+        Target::At(place) => is_in_place(place),
+    };
     match (source, target) {
-        (Target::PassOn, Target::PassOn) => Ok(Answer::PassOn),
+        (source, target) if is_in_kernel(&source) && is_in_kernel(&target) => Ok(Answer::PassOn),
         (Target::PassOn, Target::At(target)) => {
             may_mount(call)?;
             if flags.bits() & BENEATH != 0 {
@@ -176,7 +193,7 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
         flags.contains(Flags::FSPICK_EMPTY_PATH),
     );
     let target = call.object_at(call.int(0), &call.path(1)?, at)?;
-    let Target::At(target) = target else {
+    let Some(target) = in_run(target) else {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;
@@ -233,9 +250,17 @@ fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
 pub fn umount2(call: &mut Call<'_>) -> Result<Answer> {
     let flags = MntFlags::from_bits(call.int(1)).ok_or(Errno::EINVAL)?;
     let follow = !flags.contains(MntFlags::UMOUNT_NOFOLLOW);
-    let Target::At(target) = call.object(libc::AT_FDCWD, &call.path(0)?, follow)? else {
+    let target = call.object(libc::AT_FDCWD, &call.path(0)?, follow)?;
+    let Some(target) = in_run(target) else {
         return Ok(Answer::PassOn);
     };
+    if !shares_mounts(call.task.tid) {
+        return Err(if is_root(&target) {
+            Errno::EBUSY.into()
+        } else {
+            Errno::EINVAL.into()
+        });
+    }
     may_mount(call)?;
     if flags.contains(MntFlags::MNT_EXPIRE)
         && flags.intersects(MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)

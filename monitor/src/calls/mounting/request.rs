@@ -24,7 +24,7 @@ const CHANGES: MsFlags = MsFlags::MS_REMOUNT
 pub(super) struct Request {
     pub(super) source: Option<Vec<u8>>,
     kind: Option<Vec<u8>>,
-    flags: MsFlags,
+    pub(super) flags: MsFlags,
     data: Option<Vec<u8>>,
 }
 

@@ -5,14 +5,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use goanna_sys::mount_attr;
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::{Errno, Place, Result};
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree as open_tree_at};
 
+use super::elsewhere::is_in_place;
 use super::hosted::is_in_kernel;
-use super::{may_mount, mounted_at, path_flags};
+use super::{in_run, may_mount, mounted_at, path_flags};
 use crate::answer::Answer;
-use crate::call::{Call, Target, words};
+use crate::call::{Call, words};
 use crate::calls::open::open_path_only;
 use crate::errno::from_rustix;
 use crate::process::task::acting_as;
@@ -67,7 +68,9 @@ fn open(
         !flags.contains(Flags::AT_SYMLINK_NOFOLLOW),
         flags.contains(Flags::AT_EMPTY_PATH),
     );
-    let Target::At(target) = call.object_at(dirfd, &path, at)? else {
+    let target = call.object_at(dirfd, &path, at)?;
+    let is_copied = |place: &Place| clones && is_in_place(place);
+    let Some(target) = target.place().filter(|place| !is_copied(place)) else {
         return Ok(Answer::PassOn);
     };
     let cloexec = flags.contains(Flags::OPEN_TREE_CLOEXEC);
@@ -134,7 +137,8 @@ pub fn mount_setattr(call: &mut Call<'_>) -> Result<Answer> {
     if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let Target::At(target) = call.object_at(call.int(0), &path, flags.cast_signed())? else {
+    let target = call.object_at(call.int(0), &path, flags.cast_signed())?;
+    let Some(target) = in_run(target) else {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;

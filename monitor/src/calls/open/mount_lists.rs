@@ -29,6 +29,8 @@ pub struct ListOfMounts {
     path: Vec<u8>,
     /// The mounts that the process sees.
     mounts: Arc<Mounts>,
+    /// What the paths of their mount points begin with, and the process does not see.
+    prefix: Vec<u8>,
 }
 
 impl ListOfMounts {
@@ -45,13 +47,19 @@ impl ListOfMounts {
         };
         let (list, thread) = MountList::at(&path)?;
         let monitor = call.monitor;
-        let root = monitor.roots.of(thread);
-        // The run's mounts are not below another root directory in the kernel.
-        let is_ours = monitor.alive.contains(thread) && root.is_none_or(|root| !root.is_in_kernel);
-        is_ours.then(|| Self {
+        if !monitor.alive.contains(thread) {
+            return None;
+        }
+        let (mounts, root) = monitor.mounts_of(thread);
+        let prefix = match root.map(|root| root.at) {
+            Some(Pos::Host(path)) => path,
+            _ => Vec::new(),
+        };
+        Some(Self {
             list,
             path,
-            mounts: call.monitor.mounts_of(thread),
+            mounts,
+            prefix,
         })
     }
 
@@ -66,12 +74,37 @@ impl ListOfMounts {
         let mounts = &self.mounts;
         let shown = mounts.iter().filter(|mount| !mount.is_synthetic());
         let own = credentials(std::process::id().cast_signed())?;
-        let listed: Vec<_> = shown
-            .filter_map(|mount| listed(mounts, &own, mount))
-            .collect();
+        let listed: Vec<_> = shown.filter_map(|mount| self.listed(&own, mount)).collect();
         let content = mount_list::with_mounts(self.list, &native, &mountinfo, &listed);
         let place = mounts.host_place(caller, &self.path)?;
         call.monitor.shadows.snapshot(place, &content)
+    }
+
+    /// The entry of `mount`, with the monitor's own credentials; `None` if its back end fails.
+    fn listed<'m>(&self, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
+        let fs = &mount.fs;
+        let root = Place {
+            mount: Arc::clone(mount),
+            node: fs.root(),
+        };
+        // Attributes can wait for a lock; these figures cannot.
+        let figures = ops::statfs(own, &root).ok()?;
+        let (inside, _) = mount.whole().fs.path(own, &root.node).unwrap_or_default();
+        // In another mount namespace the host's directory has another path.
+        let host_path = fs.host_path(&root.node).filter(|_| self.prefix.is_empty());
+        Some(ListedMount {
+            id: self.mounts.id(mount),
+            device: self.mounts.device(mount, figures.fsid),
+            target: mount.target.strip_prefix(&*self.prefix)?,
+            kind: fs.kind(),
+            source: mount.source.as_bytes(),
+            host_path: host_path.map(|path| path.into_os_string().into_vec()),
+            root: [b"/", &inside[..]].concat(),
+            is_hosted: mount.is_hosted(),
+            is_in_place: mount.kernel_id.is_some(),
+            is_read_only: fs.is_read_only(),
+            flags: figures.flags,
+        })
     }
 
     fn mountinfo(&self) -> Vec<u8> {
@@ -90,27 +123,4 @@ fn read(caller: &Caller, path: &[u8], flags: i32) -> Result<Vec<u8>> {
     let mut file = File::from(fd).take(LIST_MAX);
     file.read_to_end(&mut content).map_err(errno)?;
     Ok(content)
-}
-
-/// The entry of `mount` in lists, with the monitor's own credentials; `None` if its back end fails.
-fn listed<'m>(mounts: &Mounts, own: &Caller, mount: &'m Arc<Mount>) -> Option<ListedMount<'m>> {
-    let fs = &mount.fs;
-    let root = Place {
-        mount: Arc::clone(mount),
-        node: fs.root(),
-    };
-    // Attributes can wait for a lock; these figures cannot.
-    let figures = ops::statfs(own, &root).ok()?;
-    let host_path = fs.host_path(&root.node);
-    Some(ListedMount {
-        id: mounts.id(mount),
-        device: mounts.device(mount, figures.fsid),
-        target: &mount.target,
-        kind: fs.kind(),
-        source: mount.source.as_bytes(),
-        host_path: host_path.map(|path| path.into_os_string().into_vec()),
-        is_hosted: mount.is_hosted(),
-        is_read_only: fs.is_read_only(),
-        flags: figures.flags,
-    })
 }

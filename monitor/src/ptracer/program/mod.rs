@@ -8,7 +8,7 @@ mod copies;
 mod interpreter;
 mod shebang;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -90,7 +90,7 @@ impl Exec {
                 if native && interpreter.is_none() {
                     return Ok(Plan::PassOn);
                 }
-                at.at = canonical(at.at)?;
+                at.at = canonical(call, at.at)?;
                 let called = if self.path.is_empty() {
                     at.at.path(&*call.caller()?)?.0
                 } else {
@@ -127,7 +127,7 @@ impl Exec {
         if self.path.is_empty() && self.flags & libc::AT_EMPTY_PATH != 0 {
             return Ok(match call.shadow(self.dirfd)? {
                 Some(shadow) => Resolved {
-                    at: Pos::Mounted(shadow.place().clone()),
+                    at: Pos::Mounted(call.place_of(&shadow)?),
                     native: false,
                 },
                 None => {
@@ -187,8 +187,9 @@ fn base(path: &[u8]) -> &OsStr {
 }
 
 /// The position of a host file by its own path, and not by that of a descriptor.
-fn canonical(at: Pos) -> Result<Pos> {
+fn canonical(call: &Call<'_>, at: Pos) -> Result<Pos> {
     match at {
+        Pos::Host(path) if call.is_below_root(&path) => Ok(Pos::Host(path)),
         Pos::Host(path) if path.starts_with(b"/proc/") => {
             let path = fs::canonicalize(OsStr::from_bytes(&path)).map_err(errno)?;
             Ok(Pos::Host(path.into_os_string().into_vec()))
@@ -218,7 +219,7 @@ fn host_file(
 ) -> Result<PathBuf> {
     let place = match at {
         Pos::Host(path) if interpreter.is_none() => {
-            return Ok(OsStr::from_bytes(&path).into());
+            return Ok(OsString::from_vec(call.path_in_kernel(path)).into());
         }
         at => call.place(at)?,
     };

@@ -6,6 +6,7 @@ use goanna_sys::filter::Insn;
 use goanna_sys::restarts::ERESTARTSYS;
 use goanna_vfs::Description;
 
+use crate::answer::MountArguments;
 use crate::ptracer::program::Arg;
 
 /// The call that replaces the program's call.
@@ -36,6 +37,8 @@ pub enum Rewrite {
     },
     /// The call itself, which sends or connects, with other addresses.
     Addressed(Addressed),
+    /// mount(2) with these arguments.
+    Mount(MountArguments),
     /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
     MapCopy(Vec<u8>),
     /// No call: it gets the kernel's result for a wait that a signal has ended, so that the kernel restarts it
@@ -147,6 +150,7 @@ impl Rewrite {
                 program.len() + 1 + new + 8 * (args.len() + 2)
             }
             Self::Addressed(send) => send.image.len(),
+            Self::Mount(mount) => mount.strings().map(|text| text.len() + 1).iter().sum(),
             Self::MapCopy(_) | Self::Interrupted => 0,
             Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
         };
@@ -196,6 +200,16 @@ impl Rewrite {
                 image
             }
             Self::Addressed(send) => send.apply(base, regs),
+            Self::Mount(mount) => {
+                let mut image = Vec::new();
+                let [source, target, kind, data] = mount.strings().map(|text| {
+                    let at = base + image.len() as u64;
+                    image.extend(with_nul(text));
+                    at
+                });
+                regs.set_first_args([source, target, kind, mount.flags, data]);
+                image
+            }
             Self::Filter(program) => {
                 regs.set_number(libc::SYS_seccomp);
                 let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
@@ -214,6 +228,12 @@ impl Rewrite {
                 Vec::new()
             }
         }
+    }
+}
+
+impl MountArguments {
+    fn strings(&self) -> [&Vec<u8>; 4] {
+        [&self.source, &self.target, &self.kind, &self.data]
     }
 }
 

@@ -1,0 +1,413 @@
+/* Bind mounts of directories and files in a mount namespace of the program's own: from the directory under test to the host. */
+#include "namespace.h"
+
+#include <mntent.h>
+#include <sys/inotify.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
+
+/* Outside of the tests' directories. */
+#define NEW "/mnt"
+#define DIR_ NEW "/dir"
+#define FILE_ NEW "/file"
+
+static int bind_to(const char *from, const char *to)
+{
+	return mount(from, to, NULL, MS_BIND, NULL);
+}
+
+/* False where a program may not. */
+static bool separate(void)
+{
+	int result;
+
+	T("unshare", result = own_namespace());
+	if (result)
+		return false;
+	MUST(mount("new", NEW, "tmpfs", 0, NULL));
+	MUST(mkdir(DIR_, 0755));
+	MUST(mkdir(NEW "/other", 0755));
+	make(FILE_, "on the host");
+	return true;
+}
+
+/* PATH in the working directory, as an absolute path. */
+static const char *inside(const char *path)
+{
+	static char name[2][PATH_MAX];
+	static int turn;
+
+	turn = !turn;
+	snprintf(name[turn], sizeof name[turn], "%s/w/%s", top_path, path);
+	return name[turn];
+}
+
+static void same(int line, const char *one, const char *other)
+{
+	struct stat first, second;
+
+	MUST(stat(one, &first));
+	MUST(stat(other, &second));
+	note("%d %s: %s", line, "the same file", first.st_ino == second.st_ino && first.st_dev == second.st_dev ? "yes" : "no");
+}
+
+/* How often the list of mounts has PATH as a mount point. */
+static int listed(const char *list, const char *path)
+{
+	FILE *file = setmntent(list, "r");
+	struct mntent *entry;
+	int count = 0;
+
+	while (file && (entry = getmntent(file)))
+		count += !strcmp(entry->mnt_dir, path);
+	if (file)
+		endmntent(file);
+	return count;
+}
+
+static void names(const char *path)
+{
+	DIR *dir = opendir(path);
+	struct dirent *entry;
+	int count = 0;
+	bool has_file = false;
+
+	while (dir && (entry = readdir(dir))) {
+		count++;
+		has_file |= !strcmp(entry->d_name, "file");
+	}
+	if (dir)
+		closedir(dir);
+	note("%d names in %s: %d, %s file", __LINE__, path, count, has_file ? "with" : "without");
+}
+
+static void directories(void)
+{
+	struct statfs fs;
+	struct stat above, new;
+
+	if (!separate())
+		return;
+	T("of nothing", bind_to("missing", DIR_));
+	T("on nothing", bind_to("from", NEW "/missing"));
+	T("on a file", bind_to("from", FILE_));
+	T("a file on a directory", bind_to("from/file", DIR_));
+	T("bind", bind_to("from", DIR_));
+	names(DIR_);
+	CONTENT(DIR_ "/file");
+	SHOW(DIR_ "/file");
+	CONTENT(DIR_ "/link");
+	CONTENT(DIR_ "/sub/deep/../../file");
+	same(__LINE__, DIR_ "/file", "from/file");
+	same(__LINE__, DIR_, "from");
+	IS("listed", listed("/proc/self/mounts", DIR_) == 1 && listed("/proc/self/mounts", NEW) == 1);
+	MUST(statfs(DIR_, &fs));
+	MUST(stat(DIR_ "/..", &above));
+	MUST(stat(NEW, &new));
+	IS("above", above.st_ino == new.st_ino && above.st_dev == new.st_dev);
+	make(DIR_ "/made", "made there");
+	CONTENT("from/made");
+	make("from/made", "made here");
+	CONTENT(DIR_ "/made");
+	T("link", link(DIR_ "/made", "from/linked"));
+	T("rename", rename(DIR_ "/made", "from/moved"));
+	T("rename inside", rename(DIR_ "/made", DIR_ "/sub/moved"));
+	CONTENT("from/sub/moved");
+	T("link inside", link(DIR_ "/sub/moved", DIR_ "/sub/linked"));
+	T("unlink", unlink("from/sub/linked"));
+	T("and there", access(DIR_ "/sub/linked", F_OK));
+	T("unlink", unlink(DIR_ "/sub/moved"));
+	T("mkdir", mkdir(DIR_, 0755));
+	T("rmdir", rmdir(DIR_));
+	T("rename the mount point", rename(DIR_, NEW "/renamed"));
+	T("umount", umount(DIR_));
+	T("any more", access(DIR_ "/file", F_OK));
+	IS("listed", listed("/proc/self/mounts", DIR_) == 0);
+	T("umount again", umount(DIR_));
+	CONTENT("from/file");
+	T("rmdir", rmdir(DIR_));
+}
+
+static void working_directories(void)
+{
+	char name[PATH_MAX];
+
+	if (!separate())
+		return;
+	MUST(bind_to("from/sub", DIR_));
+	MUST(chdir(DIR_ "/deep"));
+	CWD();
+	LINK("/proc/self/cwd");
+	CONTENT("file");
+	CONTENT("../../file");
+	T("up", chdir(".."));
+	CWD();
+	T("further up", chdir(".."));
+	CWD();
+	CONTENT("file");
+	T("down", chdir("dir"));
+	int dir = MUST(open(".", O_DIRECTORY | O_CLOEXEC));
+	T("chdir", chdir("/"));
+	O("from a descriptor", openat(dir, "deep/file", O_RDONLY));
+	O("above it", openat(dir, "../file", O_RDONLY));
+	O("far above it", openat(dir, "../../../../usr", O_RDONLY));
+	snprintf(name, sizeof name, "/proc/self/fd/%d", dir);
+	LINK(name);
+	int file = MUST(openat(dir, "deep/file", O_PATH | O_CLOEXEC));
+	snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+	LINK(name);
+	T("fchdir", fchdir(dir));
+	CWD();
+	CHILD("a child", {
+		CWD();
+		CONTENT("deep/file");
+	});
+}
+
+static void files(void)
+{
+	if (!separate())
+		return;
+	T("bind", bind_to("from/file", FILE_));
+	CONTENT(FILE_);
+	same(__LINE__, FILE_, "from/file");
+	int file = open(FILE_, O_WRONLY | O_APPEND | O_CREAT, 0600);
+	T("write", write(file, "+", 1));
+	close(file);
+	CONTENT("from/file");
+	O("exclusive", open(FILE_, O_WRONLY | O_CREAT | O_EXCL, 0600));
+	O("as a directory", open(FILE_, O_DIRECTORY | O_RDONLY));
+	T("below", access(FILE_ "/..", F_OK));
+	T("chmod", chmod(FILE_, 0640));
+	SHOW("from/file");
+	T("unlink", unlink(FILE_));
+	T("rename", rename(FILE_, NEW "/renamed"));
+	T("over it", rename(NEW "/other", FILE_));
+	T("truncate", truncate(FILE_, 4));
+	CONTENT("from/file");
+	IS("listed", listed("/proc/self/mounts", FILE_) == 1);
+	T("on a directory", bind_to("from/file", NEW "/other"));
+	T("umount", umount(FILE_));
+	CONTENT(FILE_);
+}
+
+static void read_only(void)
+{
+	struct statvfs fs;
+
+	if (!separate())
+		return;
+	MUST(bind_to("from", DIR_));
+	T("remount", mount(NULL, DIR_, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+	CONTENT(DIR_ "/file");
+	O("for writing", open(DIR_ "/file", O_WRONLY));
+	O("a new file", open(DIR_ "/new", O_WRONLY | O_CREAT, 0600));
+	T("mkdir", mkdir(DIR_ "/new", 0700));
+	T("unlink", unlink(DIR_ "/file"));
+	T("rename", rename(DIR_ "/file", DIR_ "/moved"));
+	T("chmod", chmod(DIR_ "/file", 0600));
+	T("access", access(DIR_ "/file", W_OK));
+	T("setxattr", setxattr(DIR_ "/file", "user.name", "v", 1, 0));
+	MUST(statvfs(DIR_, &fs));
+	IS("statvfs", fs.f_flag & ST_RDONLY);
+	MUST(statvfs("from", &fs));
+	IS("and here", !(fs.f_flag & ST_RDONLY));
+	make("from/new", "made here");
+	CONTENT(DIR_ "/new");
+	T("again", bind_to(DIR_ "/sub", NEW "/other"));
+	O("there", open(NEW "/other/new", O_WRONLY | O_CREAT, 0600));
+	T("writable", mount(NULL, DIR_, NULL, MS_BIND | MS_REMOUNT, NULL));
+	T("unlink", unlink(DIR_ "/new"));
+}
+
+/* The kernel's mount table says where they are. */
+static void moved(void)
+{
+	if (!separate())
+		return;
+	MUST(bind_to("from", DIR_));
+	MUST(chdir(DIR_ "/sub"));
+	MUST(mkdir(NEW "/place", 0755));
+	T("move", mount(DIR_, NEW "/place", NULL, MS_MOVE, NULL));
+	CWD();
+	CONTENT(NEW "/place/file");
+	T("not there", access(DIR_ "/file", F_OK));
+	CONTENT("../file");
+	T("up", chdir("../.."));
+	CWD();
+	T("all of it", mount(NEW, "/media", NULL, MS_BIND | MS_REC, NULL));
+	CONTENT("/media/place/file");
+	T("one alone", bind_to(NEW, NEW "/other"));
+	T("is not copied", access(NEW "/other/place/file", F_OK));
+	T("umount", umount("/media/place"));
+	T("the copy", access("/media/place/file", F_OK));
+	CONTENT(NEW "/place/file");
+	T("covered", mount("covers", NEW "/place", "tmpfs", 0, NULL));
+	T("hidden", access(NEW "/place/file", F_OK));
+	T("umount", umount(NEW "/place"));
+	CONTENT(NEW "/place/file");
+	MUST(chdir("/"));
+	T("with what is above", umount2(NEW, MNT_DETACH));
+	T("gone", access(NEW "/place/file", F_OK));
+	MUST(chdir(inside("from")));
+	CONTENT("file");
+}
+
+/* As programs that start containers do. */
+static void pivoted(void)
+{
+	if (!separate())
+		return;
+	MUST(mkdir(NEW "/old", 0755));
+	MUST(chdir("/"));
+	MUST(syscall(SYS_pivot_root, NEW, NEW "/old") == 0 ? 0 : -1);
+	char name[PATH_MAX];
+	snprintf(name, sizeof name, "/old%s", inside("from"));
+	T("below the old root", access(name, F_OK));
+	T("bind", bind_to(name, "/dir"));
+	strcat(name, "/file");
+	O("below it", open(name, O_RDONLY));
+	T("a file", bind_to(name, "/file"));
+	T("umount", umount2("/old", MNT_DETACH));
+	T("the old root", access(name, F_OK));
+	CONTENT("/dir/file");
+	CONTENT("/file");
+	MUST(chdir("/dir/sub"));
+	CWD();
+	CONTENT("../../dir/../../../dir/file");
+	T("again", bind_to("/dir/sub", "/other"));
+	CONTENT("/other/deep/file");
+	T("up", chdir("/other/.."));
+	CWD();
+	T("chroot", chroot("/dir"));
+	MUST(chdir("/"));
+	CONTENT("/file");
+	CONTENT("../../file");
+}
+
+/* Where nothing else of it is seen. */
+static void alone(void)
+{
+	if (!separate())
+		return;
+	MUST(mkdir(NEW "/old", 0755));
+	MUST(bind_to("from", DIR_));
+	MUST(mount(NULL, DIR_, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+	MUST(chdir("/"));
+	MUST(syscall(SYS_pivot_root, NEW, NEW "/old") == 0 ? 0 : -1);
+	MUST(umount2("/old", MNT_DETACH));
+	int file = MUST(open("/dir/file", O_RDONLY | O_CLOEXEC));
+	T("by a descriptor", fchmod(file, 0600));
+	T("times by a descriptor", futimens(file, NULL));
+	T("by a path", chmod("/dir/file", 0600));
+}
+
+/* No path leads out of a directory that is bound, not even if it is moved. */
+static void out(void)
+{
+	if (!separate())
+		return;
+	MUST(bind_to("from/sub", DIR_));
+	MUST(chdir(DIR_ "/deep/deeper"));
+	MUST(rename(inside("from/sub/deep/deeper"), inside("away")));
+	T("up", chdir(".."));
+	O("above", open("../file", O_RDONLY));
+	CONTENT("name");
+	T("getcwd", syscall(SYS_getcwd, (char[PATH_MAX]){0}, PATH_MAX) > 0);
+	MUST(rename(inside("away"), inside("from/sub/deep/deeper")));
+	T("up", chdir(".."));
+	CWD();
+}
+
+static void programs(void)
+{
+	copy_self("from/program", 0755);
+	make("from/script", "#!/bin/sh\necho script: $0 $1; pwd; cat file; echo\n");
+	MUST(chmod("from/script", 0755));
+	if (!separate())
+		return;
+	MUST(bind_to("from", DIR_));
+	RUN("a program", DIR_ "/program", "program");
+	MUST(chdir(DIR_));
+	RUN("a script", DIR_ "/script", "script", "argument");
+	RUN("by a relative path", "./script", "script", "argument");
+	MUST(mount(NULL, DIR_, NULL, MS_BIND | MS_REMOUNT | MS_NOEXEC, NULL));
+	RUN("that may not", DIR_ "/program", "program");
+}
+
+/* Others see the files, and not the mounts. */
+static void others(void)
+{
+	int to[2], from[2];
+
+	MUST(pipe(to));
+	MUST(pipe(from));
+	pid_t child = MUST(fork());
+	if (!child) {
+		if (!separate())
+			_exit(1);
+		MUST(bind_to("from", DIR_));
+		int watch = MUST(inotify_init1(IN_CLOEXEC));
+		MUST(inotify_add_watch(watch, DIR_, IN_CREATE));
+		MUST(write(from[1], "r", 1));
+		MUST(read(to[0], &(char){0}, 1));
+		CONTENT(DIR_ "/of another");
+		char event[256];
+		IS("an event", read(watch, event, sizeof event) > 0);
+		int file = MUST(open(DIR_ "/file", O_RDWR | O_CLOEXEC));
+		char *map = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+		MUST(map == MAP_FAILED ? -1 : 0);
+		map[0] = 'M';
+		MUST(msync(map, 4096, MS_SYNC));
+		T("lock", flock(file, LOCK_EX | LOCK_NB));
+		MUST(write(from[1], "r", 1));
+		MUST(read(to[0], &(char){0}, 1));
+		_exit(0);
+	}
+	char end;
+	close(from[1]);
+	if (read(from[0], &end, 1) == 1) {
+		T("not here", access(DIR_, F_OK));
+		make("from/of another", "of another process");
+		MUST(write(to[1], "r", 1));
+		MUST(read(from[0], &end, 1));
+		CONTENT("from/file");
+		int file = MUST(open("from/file", O_RDWR | O_CLOEXEC));
+		T("lock", flock(file, LOCK_EX | LOCK_NB));
+		MUST(write(to[1], "r", 1));
+	}
+	int status;
+	MUST(waitpid(child, &status, 0));
+	ended(__LINE__, "a child", status);
+}
+
+static void without_the_right(void)
+{
+	drop();
+	T("bind", bind_to("from", "/mnt"));
+}
+
+static void steps(void)
+{
+	MUST(mkdir("from", 0777));
+	MUST(mkdir("from/sub", 0777));
+	MUST(mkdir("from/sub/deep", 0777));
+	MUST(mkdir("from/sub/deep/deeper", 0777));
+	make("from/file", "in the mount");
+	MUST(symlink("sub/../file", "from/link"));
+	make("from/sub/file", "above");
+	make("from/sub/deep/file", "deep");
+	make("from/sub/deep/deeper/name", "deeper");
+	CHILD("directories", directories());
+	CHILD("working directories", working_directories());
+	CHILD("files", files());
+	CHILD("read-only", read_only());
+	CHILD("moved", moved());
+	CHILD("pivoted", pivoted());
+	CHILD("alone", alone());
+	CHILD("out", out());
+	CHILD("programs", programs());
+	CHILD("others", others());
+	CHILD("without the right", without_the_right());
+	CONTENT("from/file");
+}
