@@ -78,8 +78,8 @@ pub enum Answer {
         /// The answer that names it ([`goanna_sys::stub::opens`]).
         value: i64,
     },
-    /// The tracee makes the call, mount(2), with these arguments instead. Only at a ptrace stop.
-    Mount(MountArguments),
+    /// The tracee makes the call with these arguments instead. Only at a ptrace stop.
+    Mounting(Mounting),
     /// The tracee maps a private copy of this content instead of the file. Only at a ptrace stop.
     MapCopy(Vec<u8>),
     /// The call is restarted after the signal that interrupted its wait for a lock.
@@ -95,19 +95,27 @@ pub enum Answer {
     Block(Work),
 }
 
-/// The arguments of mount(2), without NUL bytes.
+/// A call with other arguments than the program's. Texts have no NUL bytes.
 #[derive(Debug)]
-pub struct MountArguments {
-    /// What is mounted.
-    pub source: Vec<u8>,
-    /// The mount point.
-    pub target: Vec<u8>,
-    /// The type of the file system; not read for a bind mount.
-    pub kind: Vec<u8>,
-    /// `MS_*`
-    pub flags: u64,
-    /// Options of the file system.
-    pub data: Vec<u8>,
+pub enum Mounting {
+    /// mount(2)
+    Mount {
+        /// What is mounted.
+        source: Option<Vec<u8>>,
+        /// The mount point.
+        target: Vec<u8>,
+        /// The type of the file system.
+        kind: Option<Vec<u8>>,
+        /// `MS_*`
+        flags: u64,
+        /// Options of the file system.
+        data: Option<Vec<u8>>,
+    },
+    /// umount2(2) with the flags of the program.
+    Unmount {
+        /// The mount point.
+        target: Vec<u8>,
+    },
 }
 
 impl Answer {

@@ -1,7 +1,9 @@
 //! One call of a tracee: its arguments, and the objects that they name.
 
 use std::cell::OnceCell;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use goanna_sys::notify::Listener;
@@ -14,6 +16,7 @@ use crate::Monitor;
 pub use crate::answer::{Answer, Work};
 use crate::intercept::waiting;
 use crate::process::memory::ArgumentMemory;
+use crate::process::namespaces::Elsewhere;
 use crate::process::task::{Cwd, Task};
 use crate::shadow::{Identity, Shadow, names_only};
 
@@ -96,8 +99,8 @@ pub struct Call<'m> {
     caller: OnceCell<Arc<Caller>>,
     /// A directory descriptor of the call, and the device and inode number of what it refers to.
     dirfd: OnceCell<(i32, Identity)>,
-    /// The root directory, where paths lead to `mounts` by that.
-    root_in_kernel: Option<Root>,
+    /// How the thread sees `mounts` in a mount namespace of its own, if it is in one.
+    elsewhere: Option<Elsewhere>,
     root: OnceCell<Option<Root>>,
 }
 
@@ -110,7 +113,7 @@ pub fn words<const COUNT: usize>(structure: &[u8]) -> [u64; COUNT] {
 impl<'m> Call<'m> {
     /// A call of `task`.
     pub fn new(monitor: &'m Monitor, task: Arc<Task>, nr: u32, args: [u64; 6]) -> Self {
-        let (mounts, root) = monitor.mounts_of(task.tid);
+        let (mounts, elsewhere) = monitor.mounts_of(task.tid);
         Self {
             memory: ArgumentMemory::of(task.tid),
             mounts,
@@ -123,7 +126,7 @@ impl<'m> Call<'m> {
             args,
             caller: OnceCell::new(),
             dirfd: OnceCell::new(),
-            root_in_kernel: root,
+            elsewhere,
             root: OnceCell::new(),
         }
     }
@@ -181,14 +184,7 @@ impl<'m> Call<'m> {
         if let Some(caller) = self.caller.get() {
             return Ok(Arc::clone(caller));
         }
-        let mut caller = self.task.caller()?;
-        let txn = self.monitor.participants.current(self.task.tid);
-        if txn.is_some() {
-            caller = Arc::new(Caller {
-                txn,
-                ..(*caller).clone()
-            });
-        }
+        let caller = self.monitor.caller_of(&self.task)?;
         Ok(Arc::clone(self.caller.get_or_init(|| caller)))
     }
 
@@ -303,11 +299,41 @@ impl<'m> Call<'m> {
 
     /// The virtual object of a descriptor or working directory of the caller, in a mount that the caller sees, if it sees one that has it.
     pub fn place_of(&self, shadow: &Shadow) -> Result<Place, Errno> {
-        let place = shadow.place();
+        self.seen(shadow.place())
+    }
+
+    /// The same, of something else that is known by its place.
+    pub fn seen(&self, place: &Place) -> Result<Place, Errno> {
         Ok(match self.monitor.roots.may_have_left(self.task.tid) {
             true => self.mounts.seen(&*self.caller()?, place),
             false => place.clone(),
         })
+    }
+
+    /// The canonical path of `place`, and whether that name has been removed.
+    pub fn path_of(&self, place: &Place) -> Result<(Vec<u8>, bool)> {
+        let (path, is_removed) = Pos::Mounted(place.clone()).path(&*self.caller()?)?;
+        if !place.mount.is_host() {
+            return Ok((path, is_removed));
+        }
+        let path = match self.from_root(&path) {
+            Some(inside) => self.mounts.path_in_run(&inside).unwrap_or(inside),
+            None => path,
+        };
+        Ok((path, is_removed))
+    }
+
+    /// The canonical path in the run of the host object behind `link` in /proc, if it is in a mount of the kernel on something in a mount.
+    pub fn path_in_run(&self, link: &[u8]) -> Option<Vec<u8>> {
+        if self.mounts.in_kernel().is_empty() {
+            return None;
+        }
+        let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
+        let link = str::from_utf8(link).ok()?;
+        match self.host_pos(shown.into_encoded_bytes(), link) {
+            Pos::Host(path) => self.mounts.path_in_run(&path),
+            Pos::Mounted(_) => None,
+        }
     }
 
     /// The working directory, and whether it is the host's.
@@ -321,7 +347,7 @@ impl<'m> Call<'m> {
             }
             // Deeper than the longest path: the link in /proc is used instead.
             let path = procfs::cwd(tid).unwrap_or_else(|_| format!("/proc/{tid}/cwd").into_bytes());
-            Ok((self.host_pos(path), true))
+            Ok((self.host_pos(path, &link()), true))
         };
         // pivot_root(2) changes that of other processes, too.
         if self.monitor.roots.may_have_left(tid) {
@@ -364,25 +390,32 @@ impl<'m> Call<'m> {
         if let Some(shadow) = self.shadow_of(dirfd, identity)? {
             return Ok((Pos::Mounted(self.place_of(&shadow)?), false));
         }
-        let link = procfs::fd_link(self.task.tid, dirfd)?;
-        Ok((self.host_pos(link), true))
+        let path = procfs::fd_link(self.task.tid, dirfd)?;
+        let link = format!("/proc/{}/fd/{dirfd}", self.task.tid);
+        Ok((self.host_pos(path, &link), true))
     }
 
     /// The root directory of the caller, as when the call first asked; `None`: that of the run.
     pub fn root(&self) -> Option<&Root> {
-        let kept = || self.monitor.roots.kept(self.task.tid);
+        let kept = || {
+            let root = self.monitor.roots.kept(self.task.tid)?;
+            Some(match root.at {
+                Pos::Mounted(place) => Root {
+                    at: Pos::Mounted(self.seen(&place).unwrap_or(place)),
+                    ..root
+                },
+                Pos::Host(_) => root,
+            })
+        };
         let root = self
             .root
-            .get_or_init(|| kept().or_else(|| self.root_in_kernel.clone()));
+            .get_or_init(|| kept().or_else(|| Some(self.elsewhere.as_ref()?.root.clone())));
         root.as_ref()
     }
 
     /// The rest of the canonical path of a host object behind the link to the caller's root directory, if it begins with that.
     fn below_root<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        match &self.root_in_kernel.as_ref()?.at {
-            Pos::Host(root) => path.strip_prefix(&root[..]),
-            Pos::Mounted(_) => None,
-        }
+        path.strip_prefix(&self.elsewhere.as_ref()?.kernel_root[..])
     }
 
     /// Whether the caller finds the host object with the canonical path `path` below the root directory that it has in a mount namespace of its own.
@@ -398,20 +431,28 @@ impl<'m> Call<'m> {
         }
     }
 
-    /// The position of a host directory for which the kernel showed `path`. It is found from the root directory that this task has in the kernel.
-    fn host_pos(&self, path: Vec<u8>) -> Pos {
+    /// The position of the host object behind `link` in /proc, for which the kernel showed `path`. It is found from the root directory that this task has in the kernel, unless
+    /// it is in the mount namespace of the run.
+    fn host_pos(&self, path: Vec<u8>, link: &str) -> Pos {
         let without_slash = |path: Vec<u8>| if path == b"/" { Vec::new() } else { path };
         let path = without_slash(path);
-        if let Some(root) = self.root()
-            && root.is_in_kernel
-            && let Pos::Host(dir) = &root.at
-            && let Ok(shown) = procfs::root(self.task.tid)
-            && let Some(rest) = path.strip_prefix(&*without_slash(shown))
-            && matches!(rest.first(), None | Some(b'/'))
-        {
-            return Pos::Host([&dir[..], rest].concat());
+        match self.from_root(&path) {
+            Some(inside)
+                if leads_to(&inside, link.as_bytes()) || !leads_to(&path, link.as_bytes()) =>
+            {
+                Pos::Host(inside)
+            }
+            _ => Pos::Host(path),
         }
-        Pos::Host(path)
+    }
+
+    /// The path by which the monitor reaches what the kernel shows as `path`, below the root directory of the caller in its own mount namespace.
+    fn from_root(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let dir = &self.elsewhere.as_ref()?.kernel_root[..];
+        let shown = procfs::root(self.task.tid).ok()?;
+        let shown: &[u8] = if shown == b"/" { b"" } else { &shown };
+        let rest = path.strip_prefix(shown)?;
+        matches!(rest.first(), None | Some(b'/')).then(|| [dir, rest].concat())
     }
 
     /// Walks `path` from `dirfd` to the object it names.
@@ -456,7 +497,10 @@ impl<'m> Call<'m> {
 
     /// A walk by this task.
     pub fn new_walk<'a>(&'a self, caller: &'a Caller, view: &'a TaskView<'_>) -> Walk<'a> {
-        Walk::new(&self.mounts, caller, view).with_root(self.root().cloned())
+        let kernel_root = self.elsewhere.as_ref().map(|seen| &seen.kernel_root[..]);
+        Walk::new(&self.mounts, caller, view)
+            .with_root(self.root().cloned())
+            .with_kernel_root(kernel_root)
     }
 
     /// The part of a walk that depends on this task: links in its /proc, and its ids.
@@ -556,6 +600,10 @@ impl<'m> Call<'m> {
             path.push(b'/');
         }
         path.extend_from_slice(name);
+        if let Some(mount) = self.mounts.kernel_mount_at(&path) {
+            let mode = nix::sys::stat::lstat(OsStr::from_bytes(&mount.path))?.st_mode;
+            return Ok(FileKind::from_mode(mode));
+        }
         let mount = self.mounts.at(&path);
         Ok(mount.map(|mount| mount.fs.root().kind()))
     }
@@ -618,7 +666,22 @@ impl TaskView<'_> {
     }
 }
 
-/// Whether the magic link is of a mapped file.
+/// Whether two paths, which may be links in /proc, lead to the same object in the same mount.
+fn leads_to(path: &[u8], link: &[u8]) -> bool {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let identity = |path: &[u8]| {
+        let path: &[u8] = if path.is_empty() { b"/" } else { path };
+        let found = statx(
+            CWD,
+            path,
+            AtFlags::empty(),
+            StatxFlags::INO | StatxFlags::MNT_ID,
+        );
+        found.map(|found| (found.stx_mnt_id, found.stx_ino))
+    };
+    matches!((identity(path), identity(link)), (Ok(one), Ok(other)) if one == other)
+}
+
 /// The thread or process of the directory of /proc in which the canonical `path` lies.
 pub fn thread_of(path: &[u8]) -> Option<i32> {
     let mut parts = path.split(|&byte| byte == b'/').skip(2);
@@ -631,6 +694,7 @@ pub fn thread_of(path: &[u8]) -> Option<i32> {
     std::str::from_utf8(id).ok()?.parse().ok()
 }
 
+/// Whether the magic link is of a mapped file.
 fn is_mapping(path: &[u8]) -> bool {
     let mut parts = path.rsplit(|&byte| byte == b'/').skip(1);
     parts.next() == Some(b"map_files")

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use goanna_sys::limits;
 use goanna_sys::procfs::DescriptorCount;
 use goanna_vfs::walk::Root;
-use goanna_vfs::{Errno, Mount, MountTable, Mounts};
+use goanna_vfs::{Caller, Errno, Mount, MountTable, Mounts};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use parking_lot::Mutex;
@@ -24,10 +24,10 @@ use crate::participants::outside::{Outside, Policy};
 use crate::participants::profile::profiled::Profiled;
 use crate::participants::{Participants, run_end};
 use crate::process::living::Alive;
-use crate::process::namespaces::{Namespaces, Seen};
+use crate::process::namespaces::{Elsewhere, Namespaces};
 use crate::process::nested_runs::NestedRuns;
 use crate::process::roots::Roots;
-use crate::process::task::Tasks;
+use crate::process::task::{Task, Tasks};
 use crate::ptracer::mailbox::Mailbox;
 use crate::ptracer::pause::Pause;
 use crate::ptracer::program::Programs;
@@ -126,7 +126,7 @@ impl Monitor {
                 config.stubs == Stubs::Counted,
             ),
             roots: Roots::default(),
-            namespaces: Namespaces::default(),
+            namespaces: Namespaces::new(run_dir.mount_points()),
             nested: NestedRuns::new(config.nesting),
             hosted: Hosted::new(config.host_directories),
             mounts: MountTable::new(config.mounts),
@@ -168,26 +168,37 @@ impl Monitor {
         }
     }
 
-    /// The mounts that thread `tid` sees, and the link to its root directory where paths lead to these mounts by that.
-    pub(crate) fn mounts_of(&self, tid: i32) -> (Arc<Mounts>, Option<Root>) {
+    /// The mounts that thread `tid` sees; and, if it is in a mount namespace of its own, how it sees them there.
+    pub(crate) fn mounts_of(&self, tid: i32) -> (Arc<Mounts>, Option<Elsewhere>) {
         let mounts = match self.nested.of(tid) {
             Some(run) => run.mounts.current(),
             None => self.mounts.current(),
         };
+        let caller = || self.caller_of(&*self.tasks.get(tid)?);
         let elsewhere = self.roots.may_have_left(tid);
-        match elsewhere
-            .then(|| self.namespaces.seen(tid, &mounts))
-            .flatten()
-        {
-            Some(Seen { mounts, root }) => (mounts, Some(root)),
+        let seen = elsewhere.then(|| self.namespaces.seen(tid, &mounts, caller));
+        match seen.flatten() {
+            Some(seen) => (Arc::clone(&seen.mounts), Some(seen)),
             None => (mounts, None),
         }
+    }
+
+    /// The credentials of `task`, in its transaction.
+    pub(crate) fn caller_of(&self, task: &Task) -> Result<Arc<Caller>, Errno> {
+        let caller = task.caller()?;
+        Ok(match self.participants.current(task.tid) {
+            None => caller,
+            txn => Arc::new(Caller {
+                txn,
+                ..(*caller).clone()
+            }),
+        })
     }
 
     /// The root directory of thread `tid`; `None`: that of the run.
     pub(crate) fn root_of(&self, tid: i32) -> Option<Root> {
         let kept = self.roots.kept(tid);
-        kept.or_else(|| self.mounts_of(tid).1)
+        kept.or_else(|| self.mounts_of(tid).1.map(|seen| seen.root))
     }
 
     /// Changes the mounts that thread `tid` sees in the mount namespace of the run.

@@ -1,7 +1,8 @@
-/* Bind mounts of directories and files in a mount namespace of the program's own: from the directory under test to the host. */
+/* Mounts in a mount namespace of the program's own: of what is in the directory under test, and on directories and files there. */
 #include "namespace.h"
 
 #include <mntent.h>
+#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -384,7 +385,161 @@ static void others(void)
 static void without_the_right(void)
 {
 	drop();
-	T("bind", bind_to("from", "/mnt"));
+	T("bind", bind_to("from", NEW));
+	T("on it", mount("new", "from", "tmpfs", 0, NULL));
+	T("umount", umount("from"));
+}
+
+/* On directories under test. */
+static void covered(void)
+{
+	struct statfs fs;
+	struct stat above, from;
+
+	if (!separate())
+		return;
+	make(NEW "/dir/host", "on the host");
+	T("nothing", umount("from/sub"));
+	T("no directory", mount("new", "from/file", "tmpfs", 0, NULL));
+	T("missing", mount("new", "from/missing", "tmpfs", 0, NULL));
+	T("unknown", mount("new", "from/sub", "no such type", 0, NULL));
+	T("mount", mount("new", "from/sub", "tmpfs", 0, NULL));
+	T("covered", access("from/sub/file", F_OK));
+	MUST(statfs("from/sub", &fs));
+	IS("its type", fs.f_type == 0x01021994);
+	IS("listed", listed("/proc/self/mounts", inside("from/sub")) == 1);
+	make("from/sub/new", "new");
+	CONTENT("from/link");
+	CONTENT("from/sub/new");
+	CONTENT("from/sub/../file");
+	CONTENT("from/sub/../sub/new");
+	MUST(stat("from", &from));
+	MUST(stat("from/sub/..", &above));
+	IS("above", above.st_ino == from.st_ino && above.st_dev == from.st_dev);
+	T("link", link("from/file", "from/sub/linked"));
+	T("rename", rename("from/file", "from/sub/moved"));
+	T("rename inside", rename("from/sub/new", "from/sub/moved"));
+	T("rmdir", rmdir("from/sub"));
+	T("rename the mount point", rename("from/sub", "from/other"));
+	T("unlink", unlink("from/sub"));
+	T("mkdir", mkdir("from/sub/deep", 0755));
+	make("from/sub/deep/name", "deep");
+	MUST(chdir("from/sub/deep"));
+	CWD();
+	LINK("/proc/self/cwd");
+	CONTENT("name");
+	CONTENT("../moved");
+	CONTENT("../../file");
+	T("busy", umount(inside("from/sub")));
+	T("up", chdir(".."));
+	CWD();
+	int dir = MUST(open(".", O_DIRECTORY | O_CLOEXEC));
+	T("up", chdir(".."));
+	CWD();
+	CONTENT("file");
+	char name[64];
+	snprintf(name, sizeof name, "/proc/self/fd/%d", dir);
+	LINK(name);
+	O("from a descriptor", openat(dir, "deep/name", O_RDONLY));
+	O("above it", openat(dir, "../file", O_RDONLY));
+	close(dir);
+	T("umount", umount("sub"));
+	CONTENT("sub/file");
+	T("bind", bind_to(DIR_, "sub"));
+	CONTENT("sub/host");
+	T("another on it", mount("new", "sub", "tmpfs", 0, NULL));
+	T("hidden", access("sub/host", F_OK));
+	T("umount", umount("sub"));
+	CONTENT("sub/host");
+	T("read-only", mount(NULL, "sub", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+	O("for writing", open("sub/host", O_WRONLY));
+	T("umount", umount("sub"));
+	CONTENT("sub/file");
+	T("a file", bind_to(FILE_, "file"));
+	CONTENT("file");
+	T("unlink", unlink("file"));
+	O("for writing", open("file", O_WRONLY | O_CREAT, 0600));
+	T("umount", umount("file"));
+	CONTENT("file");
+	T("a file on a directory", bind_to(FILE_, "sub"));
+	T("a directory on a file", bind_to(DIR_, "file"));
+}
+
+/* Of what is under test, on what is under test; and inside of what is bound. */
+static void inside_of_each_other(void)
+{
+	if (!separate())
+		return;
+	make(NEW "/dir/host", "on the host");
+	T("bind", bind_to("from/sub/deep", "to"));
+	CONTENT("to/file");
+	CONTENT("to/../from/file");
+	MUST(chdir("to/deeper"));
+	CWD();
+	T("up", chdir("../.."));
+	CWD();
+	IS("listed", listed("/proc/self/mounts", inside("to")) == 1);
+	T("inside", mount("new", "to/deeper", "tmpfs", 0, NULL));
+	T("covered", access("to/deeper/name", F_OK));
+	CONTENT("from/sub/deep/deeper/name");
+	T("umount", umount("to/deeper"));
+	CONTENT("to/deeper/name");
+	T("umount", umount("to"));
+	T("gone", access("to/file", F_OK));
+	T("elsewhere", bind_to("from", NEW "/other"));
+	T("a directory in it", bind_to(DIR_, NEW "/other/sub"));
+	CONTENT(NEW "/other/sub/host");
+	CONTENT(NEW "/other/sub/../file");
+	CONTENT("from/sub/file");
+	T("a file in it", bind_to(FILE_, NEW "/other/file"));
+	CONTENT(NEW "/other/file");
+	CONTENT("from/file");
+	MUST(chdir(NEW "/other/sub"));
+	CWD();
+	T("busy", umount(NEW "/other"));
+	T("up", chdir(".."));
+	CWD();
+	T("read-only", mount(NULL, NEW "/other", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
+	O("for writing", open("name", O_WRONLY | O_CREAT, 0600));
+	O("for writing there", open("sub/made", O_WRONLY | O_CREAT, 0600));
+	T("and one more", mount("new", NEW "/other/empty", "tmpfs", 0, NULL));
+	make(NEW "/other/empty/new", "new");
+	CONTENT(NEW "/other/empty/new");
+	T("umount", umount(NEW "/other/empty"));
+	T("umount", umount(NEW "/other/sub"));
+	CONTENT("sub/file");
+	MUST(chdir("/"));
+	T("umount", umount2(NEW "/other", MNT_DETACH));
+}
+
+/* A root directory under test, with mounts in it. */
+static void rooted(void)
+{
+	if (!separate())
+		return;
+	MUST(chdir("root"));
+	MUST(mount("proc", "proc", "tmpfs", 0, NULL));
+	MUST(mount("/usr", "usr", NULL, MS_BIND | MS_REC, NULL));
+	MUST(mount("/dev", "dev", NULL, MS_BIND | MS_REC, NULL));
+	make("proc/name", "new");
+	T("chroot", chroot("."));
+	MUST(chdir("/"));
+	CWD();
+	CONTENT("/name");
+	CONTENT("/proc/name");
+	CONTENT("/proc/../../name");
+	MUST(chdir("/usr/bin"));
+	CWD();
+	T("up", chdir("../.."));
+	CWD();
+	O("a device", open("/dev/null", O_RDWR));
+	RUN("a program", "/bin/sh", "sh", "-c", "echo here; cat name; pwd; cd /usr/bin; cd ..; pwd; echo > /dev/null");
+	CHILD("a child", {
+		CONTENT("/proc/name");
+		CONTENT("/name");
+	});
+	T("umount", umount("/proc"));
+	T("gone", access("/proc/name", F_OK));
 }
 
 static void steps(void)
@@ -408,6 +563,19 @@ static void steps(void)
 	CHILD("out", out());
 	CHILD("programs", programs());
 	CHILD("others", others());
+	MUST(mkdir("to", 0777));
+	MUST(mkdir("from/empty", 0777));
+	CHILD("covered", covered());
+	CHILD("inside of each other", inside_of_each_other());
+	MUST(mkdir("root", 0777));
+	MUST(mkdir("root/proc", 0777));
+	MUST(mkdir("root/usr", 0777));
+	MUST(mkdir("root/dev", 0777));
+	make("root/name", "in the root directory");
+	MUST(symlink("usr/bin", "root/bin"));
+	MUST(symlink("usr/lib", "root/lib"));
+	MUST(symlink("usr/lib64", "root/lib64"));
+	CHILD("rooted", rooted());
 	CHILD("without the right", without_the_right());
 	CONTENT("from/file");
 }

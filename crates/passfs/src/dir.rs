@@ -72,6 +72,22 @@ impl PassFs {
         (pin.dev, pin.ino) == self.root_id
     }
 
+    /// Whether the kernel finds the node by the path that it shows for it. In another mount namespace that path can lead elsewhere.
+    pub fn leads_here(&self, path: &[u8], node: &Node) -> bool {
+        const ASKED: StatxFlags = StatxFlags::INO.union(StatxFlags::MNT_ID);
+        if !self.is_host {
+            return true;
+        }
+        let there = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::SYMLINK_NOFOLLOW, ASKED);
+        let here = Pin::of(node).and_then(|pin| stat(pin.fd.as_fd(), ASKED));
+        match (there, here) {
+            (Ok(there), Ok(here)) => {
+                (there.stx_mnt_id, there.stx_ino) == (here.stx_mnt_id, here.stx_ino)
+            }
+            _ => false,
+        }
+    }
+
     /// The absolute path of `node` on the host, and whether that name was removed.
     pub fn absolute_path(&self, node: &Node) -> Result<(Vec<u8>, bool)> {
         let pin = Pin::of(node)?;

@@ -221,8 +221,9 @@ impl FileSystem for PassFs {
     fn host_path(&self, node: &Node) -> Option<std::path::PathBuf> {
         // A removed name leads nowhere, or to another file by now.
         let (path, deleted) = self.absolute_path(node).ok()?;
-        if path.first() != Some(&b'/') {
-            // A pipe, for example, which never had a name.
+        // A pipe, for example, never had a name.
+        let has_name = path.first() == Some(&b'/');
+        if !has_name || !deleted && !self.leads_here(&path, node) {
             let own = std::process::id();
             return Some(format!("/proc/{own}/fd/{}", Pin::of(node).ok()?.fd.as_raw_fd()).into());
         }

@@ -35,7 +35,7 @@ pub use fs::FileSystem;
 pub use goanna_sys::escape::{escape, escape_invalid, escape_message, escape_path, io_error_text};
 pub use identity::{Change, FileId, Identity, Subscriber};
 pub use linkfree::LinkFree;
-pub use mount::{Mount, MountFlags, MountParent, Mounts, Place, PlaceKey};
+pub use mount::{InKernel, KernelMount, Mount, MountFlags, MountParent, Mounts, Place, PlaceKey};
 pub use mount_table::{HostDirectory, MountTable, OpenHostDirectory};
 pub use mounting::MountError;
 pub use opened::{Description, Native, OpenFile, Opened, WritePosition};

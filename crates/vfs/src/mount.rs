@@ -38,8 +38,26 @@ pub struct Mount {
     pub number: u64,
     /// The mount of which it shows a directory or a file ([`Subtree`](crate::Subtree)), if it does. The files are the same in both.
     pub base: Option<Arc<Mount>>,
-    /// Its ID, if the kernel has given it one.
-    pub kernel_id: Option<u64>,
+    /// The mount that the kernel has in the place of this one, if it has one.
+    pub in_kernel: Option<InKernel>,
+}
+
+/// A mount of the kernel in the place of one of the run.
+#[derive(Debug, Clone)]
+pub struct InKernel {
+    /// Its mount ID.
+    pub id: u64,
+    /// The canonical path of its mount point on the host.
+    pub path: Vec<u8>,
+}
+
+/// A mount of the kernel that covers a directory or file in a mount of the run.
+#[derive(Debug, Clone)]
+pub struct KernelMount {
+    /// Canonical path of what it covers.
+    pub target: Vec<u8>,
+    /// The canonical path of its mount point on the host.
+    pub path: Vec<u8>,
 }
 
 impl Mount {
@@ -58,7 +76,7 @@ impl Mount {
             source,
             number,
             base: None,
-            kernel_id: None,
+            in_kernel: None,
         }
     }
 
@@ -128,6 +146,8 @@ pub struct Mounts {
     in_order: Vec<Arc<Mount>>,
     /// The same, to find the last one that was mounted on a mount point; nothing depends on the order of this map.
     by_target: HashMap<Vec<u8>, Arc<Mount>>,
+    /// What the kernel has mounted inside of them, in a mount namespace of a process's own.
+    in_kernel: Vec<KernelMount>,
     nested: bool,
     /// The number of the next mount of the run, in whichever table.
     next: Arc<AtomicU64>,
@@ -147,6 +167,7 @@ impl Mounts {
             host,
             in_order: Vec::new(),
             by_target: HashMap::new(),
+            in_kernel: Vec::new(),
             nested: false,
             next: Arc::default(),
             branched_at: 0,
@@ -166,13 +187,39 @@ impl Mounts {
         }
     }
 
-    /// A table of `mounts` alone, for processes whose mount namespace is not that of the run. They may be those of this table, at other places.
+    /// A table of `mounts` alone, for processes whose mount namespace is not that of the run, and of what the kernel has mounted inside of these. They may be
+    /// those of this table, at other places.
     #[must_use]
-    pub fn of_namespace(&self, mounts: Vec<Arc<Mount>>) -> Self {
+    pub fn of_namespace(&self, mounts: Vec<Arc<Mount>>, in_kernel: Vec<KernelMount>) -> Self {
         let mut table = self.branch();
         table.in_order = mounts;
+        table.in_kernel = in_kernel;
         table.index();
         table
+    }
+
+    /// The mounts of the kernel that cover something in these mounts.
+    pub fn in_kernel(&self) -> &[KernelMount] {
+        &self.in_kernel
+    }
+
+    /// The mount of the kernel on the canonical path `path` in a mount.
+    pub fn kernel_mount_at(&self, path: &[u8]) -> Option<&KernelMount> {
+        self.in_kernel.iter().rfind(|mount| mount.target == path)
+    }
+
+    /// The canonical path of the object that the kernel has at `path`, if that is in a mount of the kernel on something in a mount.
+    pub fn path_in_run(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let inside = |mount: &&KernelMount| is_at_or_below(path, &mount.path);
+        let mount = self.in_kernel.iter().rfind(inside)?;
+        let rest = path.get(mount.path.len()..).unwrap_or_default();
+        Some([&mount.target, rest].concat())
+    }
+
+    /// The canonical path that a mount of the kernel with its mount point at `path` covers.
+    pub(crate) fn covered_by(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let mount = self.in_kernel.iter().rfind(|mount| mount.path == path);
+        mount.map(|mount| mount.target.clone())
     }
 
     /// `place`, which a process of the run has open, in a mount of this table, if there is one that shows it: what was opened in one mount namespace is seen in
@@ -287,9 +334,10 @@ impl Mounts {
         self.by_target = by_target.collect();
         let inside = |inner: &[u8], outer: &[u8]| inner != outer && is_at_or_below(inner, outer);
         let targets: Vec<&[u8]> = self.iter().map(|mount| mount.target.as_slice()).collect();
-        self.nested = targets
+        let inside_of_one = targets
             .iter()
             .any(|inner| targets.iter().any(|outer| inside(inner, outer)));
+        self.nested = inside_of_one || !self.in_kernel.is_empty();
     }
 
     /// The host's tree.
@@ -357,7 +405,8 @@ impl Mounts {
 
     /// The mount's ID, as statx(2) and mountinfo show it.
     pub fn id(&self, mount: &Mount) -> u64 {
-        mount.kernel_id.unwrap_or(FIRST_ID + mount.number)
+        let in_kernel = mount.in_kernel.as_ref();
+        in_kernel.map_or(FIRST_ID + mount.number, |mount| mount.id)
     }
 
     /// The mount's ID that is never used again (`STATX_MNT_ID_UNIQUE`).

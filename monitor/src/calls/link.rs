@@ -370,14 +370,13 @@ fn read_magic(
     }
     let path = match call.monitor.behind_magic_link(link) {
         Some(place) => {
-            let place = call.mounts.seen(&*call.caller()?, &place);
-            let (mut path, deleted) = Pos::Mounted(place).path(&*call.caller()?)?;
+            let (mut path, deleted) = call.path_of(&call.seen(&place)?)?;
             if deleted {
                 path.extend_from_slice(b" (deleted)");
             }
             path
         }
-        None => match through_mount(call, link) {
+        None => match call.path_in_run(link).or_else(|| through_mount(call, link)) {
             Some(path) => path,
             None if is_native => return Ok(Answer::PassOn),
             None => {

@@ -262,7 +262,7 @@ fn reply(
             | Answer::Receive { .. }
             | Answer::OpenItself { .. }
             | Answer::MapCopy(_)
-            | Answer::Mount(_)
+            | Answer::Mounting(_)
             | Answer::Wait
             | Answer::Readable(_),
         ) => listener.reply(id, Reply::Error(Errno::EIO)),

@@ -383,7 +383,7 @@ impl Supervisor {
                 source: Some(description),
             })),
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
-            Answer::Mount(arguments) => Ok(Next::Instead(Rewrite::Mount(arguments))),
+            Answer::Mounting(call) => Ok(Next::Instead(Rewrite::Mounting(call))),
             Answer::Restart => {
                 restart(stopped, regs)?;
                 Ok(Next::Skipped)

@@ -106,6 +106,11 @@ impl RunDir {
         Ok(self.path.join(class).join(random_name()?))
     }
 
+    /// The directory of the objects that [`RunDir::mount_point`] makes.
+    pub fn mount_points(&self) -> PathBuf {
+        self.path.join(MOUNTS)
+    }
+
     /// Makes a directory on which the kernel mounts a file system.
     pub fn mount_point(&self) -> io::Result<PathBuf> {
         let path = self.unguessable(MOUNTS)?;

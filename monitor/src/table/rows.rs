@@ -190,7 +190,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::ACCT, Rule::Allow, "host paths only"),
     row(nr::SETTIMEOFDAY, Rule::Allow, ""),
     row(nr::MOUNT, Rule::NotifyOrStop(&[], mounting::mount), "stopped: in a mount namespace of its own, the process mounts something in the place of what it binds from a mount"),
-    row(nr::UMOUNT2, Rule::Notify(mounting::umount2), "of a mount that the run began with: EBUSY"),
+    row(nr::UMOUNT2, Rule::NotifyOrStop(&[], mounting::umount2), "of a mount that the run began with: EBUSY; stopped as mount"),
     row(nr::SWAPON, Rule::Allow, "host paths only"),
     row(nr::SWAPOFF, Rule::Allow, "host paths only"),
     row(nr::REBOOT, Rule::Allow, ""),

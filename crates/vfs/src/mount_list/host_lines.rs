@@ -62,10 +62,11 @@ fn in_place(
     hosts: &[HostMount<'_>],
     mounts: &[ListedMount<'_>],
 ) -> Option<Vec<u8>> {
-    let mut in_place = mounts.iter().filter(|mount| mount.is_in_place);
     let ids = line.ids();
-    let mount = in_place
-        .find(|mount| mount.target == line.target && ids.is_none_or(|[id, _]| id == mount.id))?;
+    let is_its = |mount: &&ListedMount<'_>| {
+        mount.in_place_of.as_ref() == Some(&line.target) && ids.is_none_or(|[id, _]| id == mount.id)
+    };
+    let mount = mounts.iter().find(is_its)?;
     let host = hosts.iter().find(|host| host.id == mount.id)?;
     let mount = ListedMount {
         flags: host.own_flags(),
@@ -73,6 +74,10 @@ fn in_place(
     };
     let own = super::Line::new(&mount, None);
     Some(match line.list {
+        // One that is inside of a mount of the run is elsewhere for the kernel.
+        MountList::MountInfo if mount.target != line.target => {
+            own.mountinfo(&mount, parent_in_run(&mount, mounts))
+        }
         MountList::MountInfo => own.mountinfo(&mount, ids?[1]),
         MountList::Mounts => own.mounts(&mount),
         MountList::MountStats => own.mountstats(&mount),
@@ -130,7 +135,9 @@ pub(super) fn in_run(
 
 /// The ID of the mount of the run that the hosted mount `mount` covers a directory of.
 fn parent_in_run(mount: &ListedMount<'_>, mounts: &[ListedMount<'_>]) -> u64 {
-    let others = mounts.iter().filter(|other| !other.is_hosted);
+    let others = mounts
+        .iter()
+        .filter(|other| !other.is_hosted && other.target != mount.target);
     let others: Vec<_> = others.map(|other| (other.target, other.id)).collect();
     parent(&others, mount)
 }

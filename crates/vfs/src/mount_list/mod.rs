@@ -59,8 +59,9 @@ pub struct ListedMount<'a> {
     pub root: Vec<u8>,
     /// It is a mount of the host, with this directory as its mount point there. The kernel's line is about it.
     pub is_hosted: bool,
-    /// The kernel has a mount with the ID `id` in its place. Its line is that of the kernel's, and has the options of that.
-    pub is_in_place: bool,
+    /// The mount point of the mount that the kernel has in its place, if it has one, with the ID `id`. Its line is that of the kernel's, and has the options of
+    /// that.
+    pub in_place_of: Option<Vec<u8>>,
     /// The file system itself cannot be changed.
     pub is_read_only: bool,
     /// `ST_*` flags of statvfs(3).
@@ -81,7 +82,7 @@ pub fn with_mounts(
         .map(|host| (host.target.as_slice(), host.id))
         .collect();
     let mut out = host_lines::in_run(list, native, &hosts, mounts);
-    let has_no_line = |mount: &&ListedMount<'_>| !mount.is_hosted && !mount.is_in_place;
+    let has_no_line = |mount: &&ListedMount<'_>| !mount.is_hosted && mount.in_place_of.is_none();
     for mount in mounts.iter().filter(has_no_line) {
         let bound = mount.host_path.as_deref();
         let host = bound.and_then(|path| Some((innermost(&hosts, path)?, path)));
@@ -387,7 +388,7 @@ mod tests {
             host_path: host_path.map(<[u8]>::to_vec),
             root: b"/".to_vec(),
             is_hosted: false,
-            is_in_place: false,
+            in_place_of: None,
             is_read_only: false,
             flags,
         }

@@ -115,6 +115,8 @@ pub struct Walk<'a> {
     resolve: u64,
     /// Where absolute paths start, unless that is the root directory of the run.
     root: Option<Root>,
+    /// The path by which the kernel's root directory of the process is reached, where canonical paths begin with that.
+    kernel_root: Vec<u8>,
     /// A mount point of procfs below `root`, once the walk has crossed it. The walk goes on in the host's /proc, where links depend on the caller.
     proc_at: Option<Pos>,
     links: u32,
@@ -169,6 +171,7 @@ impl<'a> Walk<'a> {
             process_view,
             resolve: 0,
             root: None,
+            kernel_root: Vec::new(),
             proc_at: None,
             links: 0,
             anchor: None,
@@ -221,14 +224,19 @@ impl<'a> Walk<'a> {
         name: &[u8],
         through: bool,
     ) -> Result<(Pos, Option<Vec<u8>>)> {
-        let (next, link) = match dir {
+        let inside = self.inside_procfs(dir)?;
+        let (next, link) = match inside.as_ref().unwrap_or(dir) {
             Pos::Host(path) => self.step_host(path, name, through)?,
             Pos::Mounted(place) => self.step_mounted(place, name, through)?,
         };
         if matches!(next, Pos::Mounted(_)) {
             self.leave_host()?;
         }
-        if name == b"proc" && self.root.is_some() && link.is_none() {
+        if name == b"proc"
+            && self.root.is_some()
+            && link.is_none()
+            && matches!(next, Pos::Mounted(_))
+        {
             return Ok((self.in_procfs(next)?, None));
         }
         Ok((next, link))
@@ -484,6 +492,13 @@ impl<'a> Walk<'a> {
         if self.stays_at_root(at)? {
             return Ok(at.clone());
         }
+        if let Pos::Host(path) = at
+            && let Some(covered) = self.mounts.covered_by(path)
+        {
+            self.crosses()?;
+            self.leave_host()?;
+            return self.locate_canonical(parent_of(&covered));
+        }
         match at {
             Pos::Host(path) => {
                 // The walk's start and what is above it are directories, the start even when it has been removed.
@@ -510,9 +525,7 @@ impl<'a> Walk<'a> {
                 if self.mounts.by_number(place.mount.number).is_none() {
                     return Ok(at.clone());
                 }
-                if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
-                    return Err(Errno::EXDEV.into());
-                }
+                self.crosses()?;
                 self.locate_canonical(parent_of(&place.mount.target))
             }
         }
@@ -532,20 +545,32 @@ impl<'a> Walk<'a> {
 
     /// The host directory `path`, or what is mounted on it.
     fn enter_mount_at(&mut self, path: &[u8]) -> Result<Pos> {
-        match self.mounts.at(path) {
-            Some(mount) => {
-                self.leave_host()?;
-                self.enter(mount)
-            }
+        match self.mounted_at(path)? {
+            Some(mounted) => Ok(mounted),
             None => Ok(Pos::Host(path.to_vec())),
         }
     }
 
-    fn enter(&self, mount: &Arc<Mount>) -> Result<Pos> {
+    /// What is mounted at the canonical path `path`, if it is a mount point of the run. EXDEV where the walk may not go there.
+    fn mounted_at(&mut self, path: &[u8]) -> Result<Option<Pos>> {
+        let mounted = match self.mounts.kernel_mount_at(path) {
+            Some(mount) => Pos::Host(mount.path.clone()),
+            None => match self.mounts.at(path) {
+                Some(mount) => Pos::mount_root(mount),
+                None => return Ok(None),
+            },
+        };
+        self.leave_host()?;
+        self.crosses()?;
+        Ok(Some(mounted))
+    }
+
+    /// The walk goes into or out of a mount; EXDEV where that is not allowed.
+    fn crosses(&self) -> Result<()> {
         if self.resolve & libc::RESOLVE_NO_XDEV != 0 {
             return Err(Errno::EXDEV.into());
         }
-        Ok(Pos::mount_root(mount))
+        Ok(())
     }
 
     fn step_mounted(
@@ -564,9 +589,9 @@ impl<'a> Walk<'a> {
             let (mut path, _) = Pos::Mounted(place.clone()).path(self.caller)?;
             path.push(b'/');
             path.extend_from_slice(name);
-            if let Some(mount) = self.mounts.at(&path) {
+            if let Some(mounted) = self.mounted_at(&path)? {
                 ops::may_search(self.caller, place)?;
-                return Ok((self.enter(mount)?, None));
+                return Ok((mounted, None));
             }
         }
         let node = ops::lookup(self.caller, place, name)?;
@@ -595,7 +620,12 @@ impl<'a> Walk<'a> {
 
     /// A component that is missing or unreadable counts as one that is not a link. The kernel reports the error, or
     /// [`is_directory`] does where the walk goes up from it and enters a mount.
-    fn step_host(&self, dir: &[u8], name: &[u8], through: bool) -> Result<(Pos, Option<Vec<u8>>)> {
+    fn step_host(
+        &mut self,
+        dir: &[u8],
+        name: &[u8],
+        through: bool,
+    ) -> Result<(Pos, Option<Vec<u8>>)> {
         let mut path = dir.to_vec();
         path.push(b'/');
         if dir == b"/proc" && (name == b"self" || name == b"thread-self") {
@@ -610,12 +640,12 @@ impl<'a> Walk<'a> {
             return Ok((Pos::Host(path), None));
         }
         path.extend_from_slice(name);
-        if let Some(mount) = self.mounts.at(&path) {
+        if let Some(mounted) = self.mounted_at(&path)? {
             // For a relative path the kernel would not check the directories above the start.
             if self.from_root {
                 self.mounts.may_reach(self.caller, &path)?;
             }
-            return Ok((self.enter(mount)?, None));
+            return Ok((mounted, None));
         }
         if is_magic_link(&path) {
             if through

@@ -53,17 +53,18 @@ impl Walk<'_> {
         }
     }
 
+    /// Lets canonical paths start at `path`, by which the monitor reaches the root directory that the process has in the kernel, in a mount namespace of its own.
+    #[must_use]
+    pub fn with_kernel_root(mut self, path: Option<&[u8]>) -> Self {
+        self.kernel_root = path.unwrap_or_default().to_vec();
+        self
+    }
+
     /// The start of a walk to the canonical `path`, and the rest of `path` from there.
     pub(super) fn kernel_start<'p>(&self, path: &'p [u8]) -> (Pos, &'p [u8]) {
-        match self.root.as_ref() {
-            Some(Root {
-                at: Pos::Host(root),
-                is_in_kernel: true,
-            }) if path.starts_with(root) => {
-                let rest = path.get(root.len()..).unwrap_or_default();
-                (Pos::Host(root.clone()), rest)
-            }
-            _ => (Pos::root(), path),
+        match path.strip_prefix(&self.kernel_root[..]) {
+            Some(rest) => (Pos::Host(self.kernel_root.clone()), rest),
+            None => (Pos::root(), path),
         }
     }
 
@@ -87,6 +88,16 @@ impl Walk<'_> {
             return Err(Errno::EXDEV.into());
         }
         Ok(start)
+    }
+
+    /// The host's /proc if `dir` is one below a root directory of the process's own, and the walk goes on from there.
+    pub(super) fn inside_procfs(&mut self, dir: &Pos) -> Result<Option<Pos>> {
+        match dir {
+            Pos::Host(path) if self.root.is_some() && path.ends_with(b"/proc") => {
+                self.in_procfs(dir.clone()).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// The host's /proc where `at` is one below a root directory of the process's own, else `at`.
@@ -118,8 +129,9 @@ impl Walk<'_> {
         }
         self.meet_root()?;
         if self.proc_at.is_none() {
+            let (at, _) = self.step(&root.at, b"proc", false)?;
             // This is where it is noted.
-            self.step(&root.at, b"proc", false)?;
+            self.in_procfs(at)?;
         }
         Ok(Some(self.proc_at.clone().unwrap_or(root.at)))
     }

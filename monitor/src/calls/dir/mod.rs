@@ -174,11 +174,18 @@ pub fn getdents64(call: &mut Call<'_>) -> Result<Answer> {
 pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
     let (cwd, on_host) = call.cwd()?;
     let root = call.root();
-    if on_host && root.is_none_or(|root| root.is_in_kernel) {
+    let caller = call.caller()?;
+    let in_kernel = match &cwd {
+        Pos::Host(path) => call.mounts.path_in_run(path),
+        Pos::Mounted(_) => None,
+    };
+    if on_host && in_kernel.is_none() && root.is_none_or(|root| root.is_in_kernel) {
         return Ok(Answer::PassOn);
     }
-    let caller = call.caller()?;
-    let (mut path, deleted) = cwd.path(&caller)?;
+    let (mut path, deleted) = match in_kernel {
+        Some(path) => (path, false),
+        None => cwd.path(&caller)?,
+    };
     if deleted {
         return Err(Errno::ENOENT.into());
     }

@@ -1,49 +1,123 @@
-//! mount(2) by processes in mount namespaces of their own.
+//! mount(2) and umount2(2) by processes in mount namespaces of their own.
 //!
-//! Such a process mounts for its namespace alone, and only the process itself can. So it makes the call, and what it binds from a mount of the run has a mount of the
-//! kernel in its place there, by which the monitor finds it again ([`Namespaces`](crate::process::namespaces::Namespaces), docs/decisions/0140).
+//! Such a process mounts for its namespace alone, and only the process itself can. So it makes the call, with arguments of ours
+//! ([`Namespaces`](crate::process::namespaces::Namespaces), docs/decisions/0140):
+//!
+//! - What it binds from a mount of the run has a mount of the kernel in its place there, by which the monitor finds it again.
+//! - What it mounts on a directory or file in a mount of the run is mounted on an object of the host, whose name says what it covers.
 
-use std::fs::File;
-use std::path::Path;
+use std::fs::{DirBuilder, File};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
+use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, MountFlags, Place, Result, caps};
-use nix::mount::MsFlags;
+use nix::mount::{MntFlags, MsFlags};
 
-use super::hosted::is_root;
+use super::hosted::{is_root, release_unheld};
 use super::request::Request;
-use crate::answer::MountArguments;
-use crate::call::{Answer, Call, Target};
+use crate::answer::Mounting;
+use crate::call::{Answer, Call, Resolved};
 use crate::errno::errno;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::namespaces::source_of;
 
 /// Whether the kernel has a mount in the place of the mount whose root directory `target` is: calls on it are about that.
 pub fn is_in_place(target: &Place) -> bool {
-    target.mount.kernel_id.is_some() && is_root(target)
+    target.mount.in_kernel.is_some() && is_root(target)
 }
 
-/// mount(2) of `request` on `target`. EOPNOTSUPP where the target is in a mount, and for a mount that the run began with.
-pub(super) fn mount(call: &Call<'_>, request: &Request, target: &Target) -> Result<Answer> {
-    match target {
-        Target::At(target) if request.changes() => change(call, request, target),
-        Target::At(target) if !is_in_place(target) => Err(Errno::EOPNOTSUPP.into()),
-        _ => match (request.moves(), &request.source) {
-            (true, Some(source)) => match call.object(libc::AT_FDCWD, source, true)? {
-                Target::PassOn => Ok(Answer::PassOn),
-                Target::At(source) => bind(call, request, &source),
-            },
-            _ => Ok(Answer::PassOn),
+/// What the kernel is to use instead of a path.
+enum Found {
+    /// The same path.
+    Same,
+    /// This path, under which it has the object.
+    Path(Vec<u8>),
+    /// It does not have the object, which is in a mount of the run.
+    InRun(Place),
+}
+
+fn find(call: &Call<'_>, path: &[u8], follow: bool) -> Result<Found> {
+    let Resolved { at, native } = call.resolve(libc::AT_FDCWD, path, follow)?;
+    Ok(match at {
+        Pos::Host(_) if native => Found::Same,
+        Pos::Host(path) => Found::Path(call.path_in_kernel(path)),
+        Pos::Mounted(place) => match &place.mount.in_kernel {
+            Some(in_kernel) if is_root(&place) => {
+                Found::Path(call.path_in_kernel(in_kernel.path.clone()))
+            }
+            _ => Found::InRun(place),
         },
+    })
+}
+
+/// mount(2) of `request`. EOPNOTSUPP where the kernel would have to move or change a mount that the run began with.
+pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
+    let path = call.path(1)?;
+    let target = find(call, &path, true)?;
+    if request.changes() {
+        return match target {
+            Found::Same => Ok(Answer::PassOn),
+            Found::Path(target) => Ok(request.at(None, target)),
+            Found::InRun(target) => change(call, request, &target),
+        };
+    }
+    let source = match &request.source {
+        Some(source) if request.moves() => find(call, source, true)?,
+        _ => Found::Same,
+    };
+    if matches!((&source, &target), (Found::Same, Found::Same)) {
+        return Ok(Answer::PassOn);
+    }
+    let monitor = call.monitor;
+    if !monitor.outside.allows_all() {
+        return Err(Errno::EPERM.into());
+    }
+    let target = match target {
+        Found::Same => path,
+        Found::Path(target) => target,
+        Found::InRun(target) => {
+            may_mount_on(call, request, &source, &target)?;
+            mount_point(call, target)?
+        }
+    };
+    for tid in monitor.alive.all() {
+        if !shares_mounts(tid) {
+            // The kernel would answer its calls from what it has in the place of the run's objects.
+            monitor.in_process.exclude(tid);
+        }
+    }
+    match source {
+        Found::Same => Ok(request.at(None, target)),
+        Found::Path(source) => Ok(request.at(Some(source), target)),
+        Found::InRun(_) if request.flags.contains(MsFlags::MS_MOVE) => {
+            Err(Errno::EOPNOTSUPP.into())
+        }
+        Found::InRun(source) if source.mount.is_host() => Err(Errno::EOPNOTSUPP.into()),
+        Found::InRun(source) if source.node.is_dir() => directory(call, &source, target),
+        Found::InRun(source) => file(call, &source, target),
     }
 }
 
-/// Changes what is mounted at `target`. EINVAL if nothing is.
+/// umount2(2) of what is mounted at `path`. EBUSY for a mount that the run began with, EINVAL if nothing is mounted there.
+pub(super) fn umount(call: &Call<'_>, path: &[u8], flags: MntFlags) -> Result<Answer> {
+    let follow = !flags.contains(MntFlags::UMOUNT_NOFOLLOW);
+    let target = match find(call, path, follow)? {
+        Found::Same => return Ok(Answer::PassOn),
+        Found::Path(target) => target,
+        Found::InRun(place) if is_root(&place) => return Err(Errno::EBUSY.into()),
+        Found::InRun(_) => return Err(Errno::EINVAL.into()),
+    };
+    // They would keep its file system busy.
+    call.monitor.namespaces.forget();
+    release_unheld(call.monitor, call.mounts.host());
+    Ok(Answer::Mounting(Mounting::Unmount { target }))
+}
+
+/// Changes what is mounted at `target`, for which the kernel has nothing. EINVAL if nothing is.
 fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> {
     if !is_root(target) {
         return Err(Errno::EINVAL.into());
-    }
-    if is_in_place(target) {
-        return Ok(Answer::PassOn);
     }
     if !call.caller()?.has(caps::SYS_ADMIN) {
         return Err(Errno::EPERM.into());
@@ -58,78 +132,97 @@ fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> 
     Err(Errno::EOPNOTSUPP.into())
 }
 
-/// Binds `source`, which is in a mount, on a directory or file of the host.
-fn bind(call: &Call<'_>, request: &Request, source: &Place) -> Result<Answer> {
-    if request.flags.contains(MsFlags::MS_MOVE) {
-        return match is_in_place(source) {
-            true => Ok(Answer::PassOn),
-            false => Err(Errno::EOPNOTSUPP.into()),
-        };
-    }
-    if source.mount.is_host() {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    let monitor = call.monitor;
-    if !monitor.outside.allows_all() {
+/// ENOTDIR where a directory would cover something else, or the reverse. The kernel says so of what it has itself.
+fn may_mount_on(call: &Call<'_>, request: &Request, source: &Found, target: &Place) -> Result<()> {
+    if !call.caller()?.has(caps::SYS_ADMIN) {
         return Err(Errno::EPERM.into());
     }
-    let arguments = if source.node.is_dir() {
-        directory(call, source)?
-    } else {
-        file(call, source)?
+    let is_dir = match source {
+        Found::InRun(source) => source.node.is_dir(),
+        // The mount point is of the target's kind, so the kernel compares.
+        _ if request.moves() => return Ok(()),
+        _ => true,
     };
-    for tid in monitor.alive.all() {
-        if !shares_mounts(tid) {
-            // The kernel would answer its calls from the mount in the place of this one.
-            monitor.in_process.exclude(tid);
-        }
+    if is_dir == target.node.is_dir() {
+        Ok(())
+    } else {
+        Err(Errno::ENOTDIR.into())
     }
-    Ok(Answer::Mount(arguments))
+}
+
+/// The path by which the kernel finds, for the caller, a mount point that stands for `target`: in the place of the directory that its mount shows, or in the run-time
+/// directory. EOPNOTSUPP where the caller cannot reach that.
+fn mount_point(call: &Call<'_>, target: Place) -> Result<Vec<u8>> {
+    let monitor = call.monitor;
+    let (path, name) = if target.mount.in_kernel.is_some() {
+        let spare = monitor.namespaces.spare(call.task.tid, &target);
+        let (path, name) = spare.ok_or(Errno::EOPNOTSUPP)?;
+        (call.path_in_kernel(path), name)
+    } else {
+        let object = Object::new(call)?;
+        if target.node.is_dir() {
+            let mut builder = DirBuilder::new();
+            builder.mode(0o755).create(&object.path).map_err(errno)?;
+        } else {
+            File::create_new(&object.path).map_err(errno)?;
+        }
+        (object.seen, object.name)
+    };
+    monitor.namespaces.cover(name, target);
+    Ok(path)
 }
 
 /// In the place of a directory: an empty file system with the name of the part as its source.
-fn directory(call: &Call<'_>, source: &Place) -> Result<MountArguments> {
-    let name = call.monitor.shadows.rundir().unguessable("m");
-    let name = name.map_err(errno)?;
-    let name = name_of(&name)?;
-    let mut flags = MsFlags::empty();
-    let of_source = source.mount.flags;
-    flags.set(
-        MsFlags::MS_RDONLY,
-        of_source.contains(MountFlags::READ_ONLY),
-    );
-    flags.set(MsFlags::MS_NOEXEC, of_source.contains(MountFlags::NO_EXEC));
-    let arguments = MountArguments {
-        source: source_of(&name),
-        target: call.path(1)?,
-        kind: b"tmpfs".to_vec(),
-        flags: flags.bits(),
-        data: b"size=4k,mode=0755".to_vec(),
-    };
-    call.monitor.namespaces.add(name, source, &call.mounts);
-    Ok(arguments)
+fn directory(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
+    let path = call.monitor.shadows.rundir().unguessable("m");
+    let name = name_of(&path.map_err(errno)?)?;
+    let from = source_of(&name);
+    call.monitor.namespaces.bind(name, source, &call.mounts);
+    Ok(Answer::Mounting(Mounting::Mount {
+        source: Some(from),
+        target,
+        kind: Some(b"tmpfs".to_vec()),
+        flags: 0,
+        data: Some(b"size=4k,mode=0755".to_vec()),
+    }))
 }
 
-/// In the place of a file: an empty file of the run-time directory with the name of the part. EOPNOTSUPP where the process cannot reach the run-time directory.
-fn file(call: &Call<'_>, source: &Place) -> Result<MountArguments> {
-    let monitor = call.monitor;
-    let rundir = monitor.shadows.rundir();
-    let path = rundir.unguessable("m").map_err(errno)?;
-    let (name, dir) = (name_of(&path)?, path.parent().ok_or(Errno::EIO)?);
-    let seen = monitor.namespaces.path_of(call.task.tid, dir);
-    let mut seen = seen.ok_or(Errno::EOPNOTSUPP)?;
-    rundir.allow_traversal(call.caller()?.uid).map_err(errno)?;
+/// In the place of a file: an empty file of the run-time directory with the name of the part. EOPNOTSUPP where the process cannot reach that.
+fn file(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
+    let Object { path, seen, name } = Object::new(call)?;
     File::create_new(&path).map_err(errno)?;
-    seen.push(b'/');
-    seen.extend(name.as_bytes());
-    monitor.namespaces.add(name, source, &call.mounts);
-    Ok(MountArguments {
-        source: seen,
-        target: call.path(1)?,
-        kind: b"none".to_vec(),
+    call.monitor.namespaces.bind(name, source, &call.mounts);
+    Ok(Answer::Mounting(Mounting::Mount {
+        source: Some(seen),
+        target,
+        kind: None,
         flags: MsFlags::MS_BIND.bits(),
-        data: Vec::new(),
-    })
+        data: None,
+    }))
+}
+
+/// An object of the run-time directory that the kernel mounts, or mounts something on.
+struct Object {
+    /// Its path.
+    path: PathBuf,
+    /// The path by which the caller finds it.
+    seen: Vec<u8>,
+    name: String,
+}
+
+impl Object {
+    /// One that does not exist yet. EOPNOTSUPP where the caller has covered the run-time directory.
+    fn new(call: &Call<'_>) -> Result<Self> {
+        let rundir = call.monitor.shadows.rundir();
+        let path = rundir.unguessable("m").map_err(errno)?;
+        let (name, dir) = (name_of(&path)?, path.parent().ok_or(Errno::EIO)?);
+        let seen = call.monitor.namespaces.path_of(call.task.tid, dir);
+        let mut seen = seen.ok_or(Errno::EOPNOTSUPP)?;
+        rundir.allow_traversal(call.caller()?.uid).map_err(errno)?;
+        seen.push(b'/');
+        seen.extend(name.as_bytes());
+        Ok(Self { path, seen, name })
+    }
 }
 
 fn name_of(path: &Path) -> Result<String, Errno> {

@@ -92,10 +92,10 @@ fn mount_over(
 /// mount(2): source, target, type, flags, data. EOPNOTSUPP where the source would be a directory in a store, an encrypted directory or an image.
 pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     let request = Request::read(call)?;
-    let target = call.object(libc::AT_FDCWD, &call.path(1)?, true)?;
     if !shares_mounts(call.task.tid) {
-        return elsewhere::mount(call, &request, &target);
+        return elsewhere::mount(call, &request);
     }
+    let target = call.object(libc::AT_FDCWD, &call.path(1)?, true)?;
     let Target::At(target) = target else {
         let source = request.source.as_deref().filter(|_| request.moves());
         let source = source
@@ -249,18 +249,17 @@ fn is_directory(file: &OwnedFd) -> Result<bool, Errno> {
 /// umount2(2): target, flags. EBUSY for a mount that the run began with, which its other processes use; EINVAL if `target` is not a mount point.
 pub fn umount2(call: &mut Call<'_>) -> Result<Answer> {
     let flags = MntFlags::from_bits(call.int(1)).ok_or(Errno::EINVAL)?;
+    if call.notification.is_none() {
+        // It would keep the file system busy.
+        call.monitor.in_process.end_opens(call.task.tid);
+    }
     let follow = !flags.contains(MntFlags::UMOUNT_NOFOLLOW);
-    let target = call.object(libc::AT_FDCWD, &call.path(0)?, follow)?;
-    let Some(target) = in_run(target) else {
+    if !shares_mounts(call.task.tid) {
+        return elsewhere::umount(call, &call.path(0)?, flags);
+    }
+    let Target::At(target) = call.object(libc::AT_FDCWD, &call.path(0)?, follow)? else {
         return Ok(Answer::PassOn);
     };
-    if !shares_mounts(call.task.tid) {
-        return Err(if is_root(&target) {
-            Errno::EBUSY.into()
-        } else {
-            Errno::EINVAL.into()
-        });
-    }
     may_mount(call)?;
     if flags.contains(MntFlags::MNT_EXPIRE)
         && flags.intersects(MntFlags::MNT_FORCE | MntFlags::MNT_DETACH)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use goanna_vfs::mount_list::{self, ListedMount, MountList};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, Mount, Mounts, Place, Result, ops};
+use goanna_vfs::{Caller, KernelMount, Mount, Mounts, Place, Result, ops};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
@@ -50,11 +50,8 @@ impl ListOfMounts {
         if !monitor.alive.contains(thread) {
             return None;
         }
-        let (mounts, root) = monitor.mounts_of(thread);
-        let prefix = match root.map(|root| root.at) {
-            Some(Pos::Host(path)) => path,
-            _ => Vec::new(),
-        };
+        let (mounts, elsewhere) = monitor.mounts_of(thread);
+        let prefix = elsewhere.map(|seen| seen.kernel_root).unwrap_or_default();
         Some(Self {
             list,
             path,
@@ -74,7 +71,10 @@ impl ListOfMounts {
         let mounts = &self.mounts;
         let shown = mounts.iter().filter(|mount| !mount.is_synthetic());
         let own = credentials(std::process::id().cast_signed())?;
-        let listed: Vec<_> = shown.filter_map(|mount| self.listed(&own, mount)).collect();
+        let listed = shown.filter_map(|mount| self.listed(&own, mount));
+        let in_kernel = mounts.in_kernel().iter();
+        let in_kernel = in_kernel.filter_map(|mount| self.in_kernel(mount));
+        let listed: Vec<_> = listed.chain(in_kernel).collect();
         let content = mount_list::with_mounts(self.list, &native, &mountinfo, &listed);
         let place = mounts.host_place(caller, &self.path)?;
         call.monitor.shadows.snapshot(place, &content)
@@ -95,16 +95,41 @@ impl ListOfMounts {
         Some(ListedMount {
             id: self.mounts.id(mount),
             device: self.mounts.device(mount, figures.fsid),
-            target: mount.target.strip_prefix(&*self.prefix)?,
+            target: self.shown(&mount.target)?,
             kind: fs.kind(),
             source: mount.source.as_bytes(),
             host_path: host_path.map(|path| path.into_os_string().into_vec()),
             root: [b"/", &inside[..]].concat(),
             is_hosted: mount.is_hosted(),
-            is_in_place: mount.kernel_id.is_some(),
+            in_place_of: match &mount.in_kernel {
+                Some(in_kernel) => Some(self.shown(&in_kernel.path)?.to_vec()),
+                None => None,
+            },
             is_read_only: fs.is_read_only(),
             flags: figures.flags,
         })
+    }
+
+    /// The entry of a mount of the kernel on something in a mount.
+    fn in_kernel<'m>(&self, mount: &'m KernelMount) -> Option<ListedMount<'m>> {
+        Some(ListedMount {
+            id: 0,
+            device: 0,
+            target: self.shown(&mount.target)?,
+            kind: "",
+            source: b"",
+            host_path: Some(self.shown(&mount.path)?.to_vec()),
+            root: Vec::new(),
+            is_hosted: true,
+            in_place_of: None,
+            is_read_only: false,
+            flags: 0,
+        })
+    }
+
+    /// The path as the process sees it.
+    fn shown<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
+        path.strip_prefix(&*self.prefix)
     }
 
     fn mountinfo(&self) -> Vec<u8> {

@@ -36,6 +36,16 @@ impl InProcess {
         }
     }
 
+    /// Thread `tid` makes another call, at a ptrace stop: it has completed the open that was left to it.
+    pub fn end_opens(&self, tid: i32) {
+        let Some(space) = self.space(tid).filter(|space| space.owner == tid) else {
+            return;
+        };
+        if let Some(id) = space.opens.pending() {
+            space.opens.end(id);
+        }
+    }
+
     /// What the caller was about to open when it was interrupted, if this call resumes that.
     pub fn resumed(&self, call: &Call<'_>) -> Option<Source> {
         let (_, id) = call.notification.as_ref()?;

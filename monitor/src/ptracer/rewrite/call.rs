@@ -6,7 +6,7 @@ use goanna_sys::filter::Insn;
 use goanna_sys::restarts::ERESTARTSYS;
 use goanna_vfs::Description;
 
-use crate::answer::MountArguments;
+use crate::answer::Mounting;
 use crate::ptracer::program::Arg;
 
 /// The call that replaces the program's call.
@@ -37,8 +37,8 @@ pub enum Rewrite {
     },
     /// The call itself, which sends or connects, with other addresses.
     Addressed(Addressed),
-    /// mount(2) with these arguments.
-    Mount(MountArguments),
+    /// mount(2) or umount2(2).
+    Mounting(Mounting),
     /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
     MapCopy(Vec<u8>),
     /// No call: it gets the kernel's result for a wait that a signal has ended, so that the kernel restarts it
@@ -150,7 +150,11 @@ impl Rewrite {
                 program.len() + 1 + new + 8 * (args.len() + 2)
             }
             Self::Addressed(send) => send.image.len(),
-            Self::Mount(mount) => mount.strings().map(|text| text.len() + 1).iter().sum(),
+            Self::Mounting(call) => call
+                .texts()
+                .map(|text| text.map_or(0, <[u8]>::len) + 1)
+                .iter()
+                .sum(),
             Self::MapCopy(_) | Self::Interrupted => 0,
             Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
         };
@@ -200,14 +204,22 @@ impl Rewrite {
                 image
             }
             Self::Addressed(send) => send.apply(base, regs),
-            Self::Mount(mount) => {
+            Self::Mounting(call) => {
                 let mut image = Vec::new();
-                let [source, target, kind, data] = mount.strings().map(|text| {
-                    let at = base + image.len() as u64;
-                    image.extend(with_nul(text));
-                    at
+                let [source, target, kind, data] = call.texts().map(|text| match text {
+                    Some(text) => {
+                        let at = base + image.len() as u64;
+                        image.extend(with_nul(text));
+                        at
+                    }
+                    None => 0,
                 });
-                regs.set_first_args([source, target, kind, mount.flags, data]);
+                match call {
+                    Mounting::Mount { flags, .. } => {
+                        regs.set_first_args([source, target, kind, *flags, data]);
+                    }
+                    Mounting::Unmount { .. } => regs.set_first_args([target]),
+                }
                 image
             }
             Self::Filter(program) => {
@@ -231,9 +243,24 @@ impl Rewrite {
     }
 }
 
-impl MountArguments {
-    fn strings(&self) -> [&Vec<u8>; 4] {
-        [&self.source, &self.target, &self.kind, &self.data]
+impl Mounting {
+    /// Source, target, type and options.
+    fn texts(&self) -> [Option<&[u8]>; 4] {
+        match self {
+            Self::Mount {
+                source,
+                target,
+                kind,
+                data,
+                ..
+            } => [
+                source.as_deref(),
+                Some(target),
+                kind.as_deref(),
+                data.as_deref(),
+            ],
+            Self::Unmount { target } => [None, Some(target), None, None],
+        }
     }
 }
 

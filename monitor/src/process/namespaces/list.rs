@@ -1,0 +1,263 @@
+//! The places of the run's mounts in a mount namespace, from the kernel's list of the mounts there:
+//!
+//! - A mount that the run began with is wherever the namespace shows the directory of the host in which it is in the run.
+//! - A directory or file of the run that a process has bound has a mount of the kernel in its place, which the list names.
+//! - What a process has mounted on a directory or file in a mount of the run is elsewhere for the kernel, on a mount point whose name says what it covers.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use goanna_vfs::mount_list::{HostMount, host_mounts, innermost};
+use goanna_vfs::{Caller, InKernel, KernelMount, Mount, MountFlags, Mounts, Place};
+
+use super::{Namespaces, SOURCE};
+
+/// Longest list of mounts in bytes.
+const LIST_MAX: u64 = 64 << 20;
+
+/// The lines of a list of mounts.
+pub(super) struct Lines<'l> {
+    lines: Vec<HostMount<'l>>,
+    /// The root directory of the process whose list it is.
+    pub(super) root: Vec<u8>,
+}
+
+impl<'l> Lines<'l> {
+    /// The list in `text`, of thread `tid`.
+    pub(super) fn new(text: &'l [u8], tid: i32) -> Self {
+        Self {
+            lines: host_mounts(text).collect(),
+            root: format!("/proc/{tid}/root").into_bytes(),
+        }
+    }
+
+    /// The mounts that a process sees, and what the kernel has mounted on something in these. `None` if it sees `in_run`, at the same places.
+    pub(super) fn mounts(
+        &self,
+        known: &Namespaces,
+        in_run: &Mounts,
+        caller: &Caller,
+    ) -> Option<(Vec<Arc<Mount>>, Vec<KernelMount>)> {
+        let mut rest: Vec<&HostMount<'_>> = self.lines.iter().collect();
+        rest.retain(|line| {
+            let is_part = part_in(line).is_some_and(|name| known.part(&name).is_some());
+            (is_part || self.covers(known, line).is_some()) && self.is_visible(line)
+        });
+        if rest.is_empty() && is_same(b"/", &self.root) {
+            return None;
+        }
+        let own = read_list(&mut File::open("/proc/self/mountinfo").ok()?)?;
+        let own: Vec<HostMount<'_>> = host_mounts(&own).collect();
+        let mut mounts = self.of_run(in_run, &own);
+        // A recursive bind mount of the run-time directory has copies of what is mounted in it. They count when the original is gone.
+        let objects = self.places(&own, known.objects.as_os_str().as_bytes());
+        let objects = objects.map(|(_, path)| path).next();
+        let mut in_kernel = Vec::new();
+        // A mount can be inside of one of a later line.
+        loop {
+            let before = rest.len();
+            rest.retain(|line| {
+                let targets = match self.covers(known, line) {
+                    Some(covered) => {
+                        let is_inside = |mount: &Arc<Mount>| {
+                            let dir = match &mount.in_kernel {
+                                Some(in_kernel) => in_kernel.path.strip_prefix(&self.root[..]),
+                                None => objects.as_deref(),
+                            };
+                            dir == Some(parent_of(&line.target))
+                        };
+                        paths_of(
+                            &covered,
+                            mounts.iter().filter(|mount| is_inside(mount)),
+                            caller,
+                        )
+                    }
+                    None => vec![self.reached(&line.target)],
+                };
+                for target in &targets {
+                    match self.part_at(known, line, target) {
+                        Some(part) => mounts.push(Arc::new(part)),
+                        None => in_kernel.push(KernelMount {
+                            target: target.clone(),
+                            path: self.reached(&line.target),
+                        }),
+                    }
+                }
+                targets.is_empty()
+            });
+            if rest.len() == before {
+                break;
+            }
+        }
+        Some((mounts, in_kernel))
+    }
+
+    /// Whether something is mounted on a directory or file with this name.
+    pub(super) fn have_mount_point(&self, name: &str) -> bool {
+        let mut lines = self.lines.iter();
+        lines.any(|line| last_of(&line.target) == name.as_bytes())
+    }
+
+    /// The path by which a process with this list finds the directory `dir` of the host, where the monitor has the list `own`.
+    pub(super) fn path_of(&self, own: &Lines<'_>, dir: &[u8]) -> Option<Vec<u8>> {
+        let mut places = self.places(&own.lines, dir);
+        places.next().map(|(_, path)| path)
+    }
+
+    /// What the mount of the kernel in `line` covers, if that is in a mount of the run.
+    fn covers(&self, known: &Namespaces, line: &HostMount<'_>) -> Option<Place> {
+        let name = str::from_utf8(last_of(&line.target)).ok()?;
+        known.covered.read().get(name).cloned()
+    }
+
+    /// The path by which the monitor reaches what the process finds at `path`.
+    fn reached(&self, path: &[u8]) -> Vec<u8> {
+        match path {
+            b"/" => self.root.clone(),
+            path => [&self.root, path].concat(),
+        }
+    }
+
+    /// Whether no other mount covers that of `line`.
+    fn is_visible(&self, line: &HostMount<'_>) -> bool {
+        let path = self.reached(&line.target);
+        let Ok(meta) = fs::symlink_metadata(Path::new(OsStr::from_bytes(&path))) else {
+            return false;
+        };
+        let device = format!("{}:{}", libc::major(meta.dev()), libc::minor(meta.dev()));
+        device.as_bytes() == line.device
+    }
+
+    /// The mount that is to be seen at `target` instead of the kernel's in `line`; `None` if that is the kernel's own.
+    fn part_at(&self, known: &Namespaces, line: &HostMount<'_>, target: &[u8]) -> Option<Mount> {
+        let name = part_in(line)?;
+        let part = known.part(&name)?;
+        let path = self.reached(&line.target);
+        let is_dir = part.fs.root().is_dir();
+        if is_dir && part.spare.is_none() && !line.has_option("ro") {
+            // Without spare mount points nothing can be mounted inside.
+            let _ = known.furnish(&name, Path::new(OsStr::from_bytes(&path)));
+        }
+        let source = part.base.source.clone();
+        let flags = part.flags | flags_of(line);
+        let mut mount = Mount::new(part.fs, target.to_vec(), flags, source, part.number);
+        mount.base = Some(part.base);
+        mount.in_kernel = Some(InKernel { id: line.id, path });
+        Some(mount)
+    }
+
+    /// The mounts of the run as they are seen here: each where the directory of the host appears that it is in. Through a mount that is read-only in this namespace
+    /// alone, they are read-only.
+    fn of_run(&self, in_run: &Mounts, own: &[HostMount<'_>]) -> Vec<Arc<Mount>> {
+        let mut found: Vec<Arc<Mount>> = Vec::new();
+        for (dir, name, outermost) in in_run.on_host() {
+            let dir: &[u8] = if dir.is_empty() { b"/" } else { dir };
+            for (more, shown) in self.places(own, dir) {
+                let target = [&self.reached(&shown), &b"/"[..], name].concat();
+                if found.iter().all(|known| known.target != target) {
+                    found.extend(moved(in_run, &outermost.target, &target, more));
+                }
+            }
+        }
+        found
+    }
+
+    /// The paths that lead to the directory `dir` of the host, and the flags that the mounts there have in this namespace alone. `own` are the mounts in the namespace
+    /// of the monitor.
+    fn places(
+        &self,
+        own: &[HostMount<'_>],
+        dir: &[u8],
+    ) -> impl Iterator<Item = (MountFlags, Vec<u8>)> {
+        let found = innermost(own, dir).and_then(|line| Some((line, line.inside(dir)?)));
+        found.into_iter().flat_map(move |(line, inside)| {
+            self.lines.iter().filter_map(move |other| {
+                let shown = other.shows(&inside)?;
+                let is_there = other.device == line.device && is_same(dir, &self.reached(&shown));
+                is_there.then(|| (flags_of(other) - flags_of(line), shown))
+            })
+        })
+    }
+}
+
+/// The text of an open list.
+pub(super) fn read_list(list: &mut File) -> Option<Vec<u8>> {
+    let mut text = Vec::new();
+    list.take(LIST_MAX).read_to_end(&mut text).ok()?;
+    Some(text)
+}
+
+/// The name of the part in whose place the mount of the kernel in `line` is, if it is. A bound file has it as its name in the run-time directory.
+fn part_in(line: &HostMount<'_>) -> Option<String> {
+    let source = str::from_utf8(line.source).ok()?;
+    if let Some(name) = source.strip_prefix(SOURCE) {
+        return Some(name.to_owned());
+    }
+    let root = line.root();
+    String::from_utf8(last_of(&root).to_vec()).ok()
+}
+
+/// The last component of a path.
+fn last_of(path: &[u8]) -> &[u8] {
+    let start = path.iter().rposition(|&byte| byte == b'/');
+    path.get(start.map_or(0, |slash| slash + 1)..)
+        .unwrap_or_default()
+}
+
+/// The directory of a path.
+fn parent_of(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&byte| byte == b'/');
+    path.get(..end.unwrap_or(0)).unwrap_or_default()
+}
+
+/// The canonical paths of `place` in those of `mounts` that are its mount.
+fn paths_of<'m>(
+    place: &Place,
+    mounts: impl Iterator<Item = &'m Arc<Mount>>,
+    caller: &Caller,
+) -> Vec<Vec<u8>> {
+    let same = mounts.filter(|mount| mount.number == place.mount.number);
+    let paths = same.filter_map(|mount| match mount.fs.path(caller, &place.node) {
+        Ok((path, false)) => Some(mount.absolute(&path)),
+        _ => None,
+    });
+    paths.collect()
+}
+
+/// The mounts at and below `from`, at and below `to`, with further flags.
+fn moved(mounts: &Mounts, from: &[u8], to: &[u8], flags: MountFlags) -> Vec<Arc<Mount>> {
+    let inside = |mount: &Arc<Mount>| {
+        let rest = mount.target.strip_prefix(from)?;
+        let is_below = matches!(rest.first(), None | Some(b'/'));
+        is_below.then(|| [to, rest].concat())
+    };
+    let moved = mounts.iter().filter_map(|mount| {
+        let (fs, source) = (Arc::clone(&mount.fs), mount.source.clone());
+        let flags = mount.flags | flags;
+        let mut moved = Mount::new(fs, inside(mount)?, flags, source, mount.number);
+        moved.base = Some(Arc::clone(mount.whole()));
+        Some(Arc::new(moved))
+    });
+    moved.collect()
+}
+
+fn flags_of(line: &HostMount<'_>) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::READ_ONLY, line.has_option("ro"));
+    flags.set(MountFlags::NO_EXEC, line.has_option("noexec"));
+    flags
+}
+
+/// Whether two paths lead to the same object.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let identity = |path: &[u8]| {
+        let meta = fs::metadata(Path::new(OsStr::from_bytes(path)));
+        meta.map(|meta| (meta.dev(), meta.ino()))
+    };
+    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+}
