@@ -111,6 +111,13 @@ pub enum Mounting {
         /// Options of the file system.
         data: Option<Vec<u8>>,
     },
+    /// pivot_root(2)
+    Pivot {
+        /// The new root directory.
+        new: Vec<u8>,
+        /// The place of the old one.
+        old: Vec<u8>,
+    },
     /// umount2(2) with the flags of the program.
     Unmount {
         /// The mount point.

@@ -316,7 +316,7 @@ impl<'m> Call<'m> {
         if !place.mount.is_host() {
             return Ok((path, is_removed));
         }
-        let path = match self.from_root(&path) {
+        let path = match self.below_own_root(&path) {
             Some(inside) => self.mounts.path_in_run(&inside).unwrap_or(inside),
             None => path,
         };
@@ -436,7 +436,7 @@ impl<'m> Call<'m> {
     fn host_pos(&self, path: Vec<u8>, link: &str) -> Pos {
         let without_slash = |path: Vec<u8>| if path == b"/" { Vec::new() } else { path };
         let path = without_slash(path);
-        match self.from_root(&path) {
+        match self.below_own_root(&path) {
             Some(inside)
                 if leads_to(&inside, link.as_bytes()) || !leads_to(&path, link.as_bytes()) =>
             {
@@ -447,7 +447,7 @@ impl<'m> Call<'m> {
     }
 
     /// The path by which the monitor reaches what the kernel shows as `path`, below the root directory of the caller in its own mount namespace.
-    fn from_root(&self, path: &[u8]) -> Option<Vec<u8>> {
+    fn below_own_root(&self, path: &[u8]) -> Option<Vec<u8>> {
         let dir = &self.elsewhere.as_ref()?.kernel_root[..];
         let shown = procfs::root(self.task.tid).ok()?;
         let shown: &[u8] = if shown == b"/" { b"" } else { &shown };

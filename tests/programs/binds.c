@@ -542,6 +542,49 @@ static void rooted(void)
 	T("gone", access("/proc/name", F_OK));
 }
 
+/* A root directory under test for the kernel, too. */
+static void sandboxed(void)
+{
+	if (!separate())
+		return;
+	MUST(bind_to("root", DIR_));
+	MUST(mount("/usr", DIR_ "/usr", NULL, MS_BIND | MS_REC, NULL));
+	MUST(mount("/dev", DIR_ "/dev", NULL, MS_BIND | MS_REC, NULL));
+	MUST(chdir(DIR_));
+	T("pivot_root", syscall(SYS_pivot_root, ".", "old"));
+	MUST(chdir("/"));
+	CWD();
+	CONTENT("/name");
+	T("the old root", access("/old/usr", F_OK));
+	T("umount", umount2("/old", MNT_DETACH));
+	T("gone", access("/old/usr", F_OK));
+	CONTENT("/../old/../name");
+	CONTENT("/usr/../name");
+	T("up", chdir("/usr/.."));
+	CWD();
+	make("/made", "made");
+	T("mkdir", mkdir("/dir", 0755));
+	T("rename", rename("/made", "/dir/made"));
+	CONTENT("dir/made");
+	MUST(chdir("/usr/bin"));
+	CWD();
+	RUN("a program", "/bin/sh", "sh", "-c", "cat /name; pwd; cd /dir; pwd; cat made; echo > /dev/null");
+	MUST(chdir("/dir"));
+	CWD();
+	LINK("/proc/self/cwd");
+	make("/dir/script", "#!/bin/sh\necho script: $0 $1; pwd; cat made\n");
+	MUST(chmod("/dir/script", 0755));
+	RUN("a script", "/dir/script", "script", "argument");
+	MUST(chdir("/usr"));
+	RUN("from elsewhere", "/dir/script", "script", "argument");
+	T("a mount", mount("new", "/dir", "tmpfs", 0, NULL));
+	T("covered", access("/dir/made", F_OK));
+	T("umount", umount("/dir"));
+	MUST(unlink("/dir/script"));
+	MUST(unlink("/dir/made"));
+	T("rmdir", rmdir("/dir"));
+}
+
 static void steps(void)
 {
 	MUST(mkdir("from", 0777));
@@ -576,6 +619,8 @@ static void steps(void)
 	MUST(symlink("usr/lib", "root/lib"));
 	MUST(symlink("usr/lib64", "root/lib64"));
 	CHILD("rooted", rooted());
+	MUST(mkdir("root/old", 0777));
+	CHILD("sandboxed", sandboxed());
 	CHILD("without the right", without_the_right());
 	CONTENT("from/file");
 }

@@ -4,6 +4,7 @@ use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Result, caps, ops};
 
 use crate::call::{Answer, Call, Resolved, Target};
+use crate::calls::mounting;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::Task;
 
@@ -95,12 +96,7 @@ pub fn pivot_root(call: &mut Call<'_>) -> Result<Answer> {
     if !may_change_in_kernel(call) {
         return Err(Errno::EPERM.into());
     }
-    for index in [0, 1] {
-        let dir = call.object(libc::AT_FDCWD, &call.path(index)?, true)?;
-        if let Target::At(_) = dir {
-            return Err(Errno::EINVAL.into());
-        }
-    }
+    let answer = mounting::pivot(call)?;
     call.monitor.tasks.about_to_change(&call.task);
     // It changes the root and working directories of all processes of the mount namespace. In another one than that, nothing changes.
     for tid in call.monitor.alive.all() {
@@ -110,7 +106,7 @@ pub fn pivot_root(call: &mut Call<'_>) -> Result<Answer> {
             root_changes_in_kernel(call, &task);
         }
     }
-    Ok(Answer::PassOn)
+    Ok(answer)
 }
 
 /// chroot(2): absolute paths of the process start at the directory from now on. The kernel's root directory of the process stays, unless the process is in a mount

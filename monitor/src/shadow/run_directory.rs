@@ -6,7 +6,7 @@
 //!   d/N                 backing directory of a virtual directory
 //!   s/RANDOM            backing object of a virtual fifo, socket or device
 //!   w/N                 mirror of a watched file or directory (0700)
-//!   m/RANDOM            what programs have mounted on a directory in a mount
+//!   m/RANDOM            on which the kernel has what programs have mounted on something in a mount, or which it has in the place of what they have bound from one
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount, or a link to the host file of one
 //! ```
 //!
@@ -165,7 +165,8 @@ pub fn make_search_only_dir(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o711))
 }
 
-fn random_name() -> io::Result<String> {
+/// A name that nobody can guess.
+pub fn random_name() -> io::Result<String> {
     Ok(format!("{:0DIGITS$x}", getrandom::u64()?))
 }
 

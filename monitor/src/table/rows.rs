@@ -179,7 +179,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::MUNLOCKALL, Rule::Allow, ""),
     row(nr::VHANGUP, Rule::Allow, ""),
     row(nr::MODIFY_LDT, Rule::Allow, ""),
-    row(nr::PIVOT_ROOT, Rule::Notify(process::pivot_root), "in the mount namespace of the run: EPERM, since the monitor's root directory would change"),
+    row(nr::PIVOT_ROOT, Rule::NotifyOrStop(&[], process::pivot_root), "in the mount namespace of the run: EPERM, since the monitor's root directory would change"),
     row(nr::SYSCTL, Rule::Refuse(Errno::ENOSYS), "not implemented by Linux"),
     row(nr::PRCTL, Rule::NotifyOrTrace(DUMPABLE_OR_PDEATHSIG, kill::prctl, &INSTALL_FILTER_BY_PRCTL), "PR_SET_SECCOMP: as seccomp; PR_SET_DUMPABLE with 0 answers 0 without effect: a non-dumpable tracee could not be served; PR_SET_PDEATHSIG with SIGKILL: as kill"),
     row(nr::ARCH_PRCTL, Rule::Allow, ""),

@@ -36,14 +36,18 @@ pub(super) fn is_link(path: &[u8]) -> bool {
     )
 }
 
+/// Whether `path` is in a procfs.
+pub(super) fn has_processes(path: &[u8]) -> bool {
+    nix::sys::statfs::statfs(OsStr::from_bytes(path))
+        .is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
+}
+
 /// Whether `path` is the root of a file system that shows the processes that this one's /proc shows.
 pub(super) fn is_procfs(path: &[u8]) -> bool {
-    let path = OsStr::from_bytes(path);
-    let is_proc = nix::sys::statfs::statfs(path)
-        .is_ok_and(|found| found.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC);
-    if !is_proc {
+    if !has_processes(path) {
         return false;
     }
+    let path = OsStr::from_bytes(path);
     // In /proc of another PID namespace we have another number, or none.
     let own = nix::fcntl::readlink(&std::path::Path::new(path).join("self"));
     own.is_ok_and(|own| own == *std::process::id().to_string())

@@ -224,7 +224,7 @@ impl<'a> Walk<'a> {
         name: &[u8],
         through: bool,
     ) -> Result<(Pos, Option<Vec<u8>>)> {
-        let inside = self.inside_procfs(dir)?;
+        let inside = self.inside_procfs(dir, name)?;
         let (next, link) = match inside.as_ref().unwrap_or(dir) {
             Pos::Host(path) => self.step_host(path, name, through)?,
             Pos::Mounted(place) => self.step_mounted(place, name, through)?,
@@ -536,7 +536,7 @@ impl<'a> Walk<'a> {
         if !self.mounts.nested() {
             return self.enter_mount_at(path);
         }
-        let (mut at, path) = self.kernel_start(path);
+        let (mut at, path) = self.kernel_start(path)?;
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
             at = self.step(&at, name, true)?.0;
         }

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use super::host::{is_procfs, parent_of};
+use super::host::{has_processes, is_procfs, parent_of};
 use super::{Pos, Walk, same_mount};
 use crate::{Errno, Place, Result};
+
+/// Where the host has its processes.
+const PROC: &[u8] = b"/proc";
 
 /// The root directory of a process, if it is not that of the run.
 #[derive(Debug, Clone)]
@@ -61,11 +64,12 @@ impl Walk<'_> {
     }
 
     /// The start of a walk to the canonical `path`, and the rest of `path` from there.
-    pub(super) fn kernel_start<'p>(&self, path: &'p [u8]) -> (Pos, &'p [u8]) {
-        match path.strip_prefix(&self.kernel_root[..]) {
-            Some(rest) => (Pos::Host(self.kernel_root.clone()), rest),
-            None => (Pos::root(), path),
-        }
+    pub(super) fn kernel_start<'p>(&mut self, path: &'p [u8]) -> Result<(Pos, &'p [u8])> {
+        let Some(rest) = path.strip_prefix(&self.kernel_root[..]) else {
+            return Ok((Pos::root(), path));
+        };
+        let root = self.kernel_root.clone();
+        Ok((self.enter_mount_at(&root)?, rest))
     }
 
     /// Whether `..` leads nowhere from `at`, since it is the root directory.
@@ -90,19 +94,33 @@ impl Walk<'_> {
         Ok(start)
     }
 
-    /// The host's /proc if `dir` is one below a root directory of the process's own, and the walk goes on from there.
-    pub(super) fn inside_procfs(&mut self, dir: &Pos) -> Result<Option<Pos>> {
-        match dir {
-            Pos::Host(path) if self.root.is_some() && path.ends_with(b"/proc") => {
-                self.in_procfs(dir.clone()).map(Some)
-            }
-            _ => Ok(None),
+    /// The host's /proc if `dir` is a procfs below a root directory of the process's own, and `name` is that of a process there. A link to the caller's own directory
+    /// leads to that in any procfs.
+    pub(super) fn inside_procfs(&mut self, dir: &Pos, name: &[u8]) -> Result<Option<Pos>> {
+        let Pos::Host(path) = dir else {
+            return Ok(None);
+        };
+        let is_own = matches!(name, b"self" | b"thread-self");
+        let is_process = is_own || name.iter().all(u8::is_ascii_digit);
+        if self.root.is_none() || path == PROC || !is_process {
+            return Ok(None);
         }
+        let is_found = if is_own {
+            has_processes(path)
+        } else {
+            let covered = self.mounts.covered_by(path);
+            covered.as_ref().unwrap_or(path).ends_with(PROC) && is_procfs(path)
+        };
+        if !is_found {
+            return Ok(None);
+        }
+        self.meet_root()?;
+        self.proc_at = Some(dir.clone());
+        Ok(Some(Pos::Host(PROC.to_vec())))
     }
 
     /// The host's /proc where `at` is one below a root directory of the process's own, else `at`.
     pub(super) fn in_procfs(&mut self, at: Pos) -> Result<Pos> {
-        const PROC: &[u8] = b"/proc";
         let path = match &at {
             Pos::Host(path) => Some(path.clone()),
             Pos::Mounted(place) => {

@@ -3,7 +3,7 @@
 //! Such a process mounts for its namespace alone, and only the process itself can. So it makes the call, with arguments of ours
 //! ([`Namespaces`](crate::process::namespaces::Namespaces), docs/decisions/0140):
 //!
-//! - What it binds from a mount of the run has a mount of the kernel in its place there, by which the monitor finds it again.
+//! - What it binds from a mount of the run has an object of the host in its place there, by whose name the monitor finds it again.
 //! - What it mounts on a directory or file in a mount of the run is mounted on an object of the host, whose name says what it covers.
 
 use std::fs::{DirBuilder, File};
@@ -20,7 +20,7 @@ use crate::answer::Mounting;
 use crate::call::{Answer, Call, Resolved};
 use crate::errno::errno;
 use crate::inprocess::mount_points::shares_mounts;
-use crate::process::namespaces::source_of;
+use crate::shadow::run_directory::random_name;
 
 /// Whether the kernel has a mount in the place of the mount whose root directory `target` is: calls on it are about that.
 pub fn is_in_place(target: &Place) -> bool {
@@ -94,8 +94,7 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
             Err(Errno::EOPNOTSUPP.into())
         }
         Found::InRun(source) if source.mount.is_host() => Err(Errno::EOPNOTSUPP.into()),
-        Found::InRun(source) if source.node.is_dir() => directory(call, &source, target),
-        Found::InRun(source) => file(call, &source, target),
+        Found::InRun(source) => bind(call, &source, target),
     }
 }
 
@@ -112,6 +111,29 @@ pub(super) fn umount(call: &Call<'_>, path: &[u8], flags: MntFlags) -> Result<An
     call.monitor.namespaces.forget();
     release_unheld(call.monitor, call.mounts.host());
     Ok(Answer::Mounting(Mounting::Unmount { target }))
+}
+
+/// The directories of pivot_root(2) as the kernel finds them. EINVAL for a directory in a mount of the run for which the kernel has nothing.
+pub fn pivot(call: &Call<'_>) -> Result<Answer> {
+    let (new, old) = (call.path(0)?, call.path(1)?);
+    let dir = |path: &[u8]| find(call, path, true);
+    let (to, put) = match (dir(&new)?, dir(&old)?) {
+        (Found::Same, Found::Same) => return Ok(Answer::PassOn),
+        (Found::InRun(_), _) => return Err(Errno::EINVAL.into()),
+        found => found,
+    };
+    Ok(Answer::Mounting(Mounting::Pivot {
+        new: match to {
+            Found::Path(path) => path,
+            Found::Same | Found::InRun(_) => new,
+        },
+        old: match put {
+            Found::Path(path) => path,
+            Found::Same => old,
+            Found::InRun(place) if !place.node.is_dir() => return Err(Errno::ENOTDIR.into()),
+            Found::InRun(place) => mount_point(call, place)?,
+        },
+    }))
 }
 
 /// Changes what is mounted at `target`, for which the kernel has nothing. EINVAL if nothing is.
@@ -153,47 +175,27 @@ fn may_mount_on(call: &Call<'_>, request: &Request, source: &Found, target: &Pla
 /// The path by which the kernel finds, for the caller, a mount point that stands for `target`: in the place of the directory that its mount shows, or in the run-time
 /// directory. EOPNOTSUPP where the caller cannot reach that.
 fn mount_point(call: &Call<'_>, target: Place) -> Result<Vec<u8>> {
-    let monitor = call.monitor;
-    let (path, name) = if target.mount.in_kernel.is_some() {
-        let spare = monitor.namespaces.spare(call.task.tid, &target);
-        let (path, name) = spare.ok_or(Errno::EOPNOTSUPP)?;
-        (call.path_in_kernel(path), name)
-    } else {
-        let object = Object::new(call)?;
-        if target.node.is_dir() {
-            let mut builder = DirBuilder::new();
-            builder.mode(0o755).create(&object.path).map_err(errno)?;
-        } else {
-            File::create_new(&object.path).map_err(errno)?;
+    let namespaces = &call.monitor.namespaces;
+    let in_place = namespaces.in_place_of(&target.mount);
+    let object = match (&target.mount.in_kernel, in_place) {
+        (Some(in_kernel), Some(dir)) => {
+            let seen = call.path_in_kernel(in_kernel.path.clone());
+            Object::in_directory(&dir, &seen, target.node.is_dir())?
         }
-        (object.seen, object.name)
+        _ => Object::new(call, target.node.is_dir())?,
     };
-    monitor.namespaces.cover(name, target);
-    Ok(path)
+    namespaces.cover(object.name, target);
+    Ok(object.seen)
 }
 
-/// In the place of a directory: an empty file system with the name of the part as its source.
-fn directory(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
-    let path = call.monitor.shadows.rundir().unguessable("m");
-    let name = name_of(&path.map_err(errno)?)?;
-    let from = source_of(&name);
-    call.monitor.namespaces.bind(name, source, &call.mounts);
+/// Has the kernel mount an object of the host in the place of `source`.
+fn bind(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
+    let object = Object::new(call, source.node.is_dir())?;
+    call.monitor
+        .namespaces
+        .bind((object.name, object.path), source, &call.mounts);
     Ok(Answer::Mounting(Mounting::Mount {
-        source: Some(from),
-        target,
-        kind: Some(b"tmpfs".to_vec()),
-        flags: 0,
-        data: Some(b"size=4k,mode=0755".to_vec()),
-    }))
-}
-
-/// In the place of a file: an empty file of the run-time directory with the name of the part. EOPNOTSUPP where the process cannot reach that.
-fn file(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
-    let Object { path, seen, name } = Object::new(call)?;
-    File::create_new(&path).map_err(errno)?;
-    call.monitor.namespaces.bind(name, source, &call.mounts);
-    Ok(Answer::Mounting(Mounting::Mount {
-        source: Some(seen),
+        source: Some(object.seen),
         target,
         kind: None,
         flags: MsFlags::MS_BIND.bits(),
@@ -201,9 +203,8 @@ fn file(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
     }))
 }
 
-/// An object of the run-time directory that the kernel mounts, or mounts something on.
+/// An empty directory or file of the run-time directory that the kernel mounts, or mounts something on.
 struct Object {
-    /// Its path.
     path: PathBuf,
     /// The path by which the caller finds it.
     seen: Vec<u8>,
@@ -211,21 +212,31 @@ struct Object {
 }
 
 impl Object {
-    /// One that does not exist yet. EOPNOTSUPP where the caller has covered the run-time directory.
-    fn new(call: &Call<'_>) -> Result<Self> {
-        let rundir = call.monitor.shadows.rundir();
-        let path = rundir.unguessable("m").map_err(errno)?;
-        let (name, dir) = (name_of(&path)?, path.parent().ok_or(Errno::EIO)?);
-        let seen = call.monitor.namespaces.path_of(call.task.tid, dir);
-        let mut seen = seen.ok_or(Errno::EOPNOTSUPP)?;
+    /// A new one. EOPNOTSUPP where the caller has covered the run-time directory.
+    fn new(call: &Call<'_>, is_dir: bool) -> Result<Self> {
+        let monitor = call.monitor;
+        let found = monitor.namespaces.directory(call.task.tid);
+        let (dir, seen) = found.ok_or(Errno::EOPNOTSUPP)?;
+        let rundir = monitor.shadows.rundir();
         rundir.allow_traversal(call.caller()?.uid).map_err(errno)?;
-        seen.push(b'/');
-        seen.extend(name.as_bytes());
-        Ok(Self { path, seen, name })
+        Self::in_directory(&dir, &seen, is_dir)
     }
-}
 
-fn name_of(path: &Path) -> Result<String, Errno> {
-    let name = path.file_name().and_then(|name| name.to_str());
-    Ok(name.ok_or(Errno::EIO)?.to_owned())
+    /// A new one in `dir`, which the caller finds as `seen`.
+    fn in_directory(dir: &Path, seen: &[u8], is_dir: bool) -> Result<Self> {
+        let name = random_name().map_err(errno)?;
+        let path = dir.join(&name);
+        if is_dir {
+            let mut builder = DirBuilder::new();
+            builder.mode(0o711).create(&path).map_err(errno)?;
+        } else {
+            File::create_new(&path).map_err(errno)?;
+        }
+        let separator: &[u8] = if seen == b"/" { b"" } else { b"/" };
+        Ok(Self {
+            path,
+            seen: [seen, separator, name.as_bytes()].concat(),
+            name,
+        })
+    }
 }

@@ -26,6 +26,7 @@ use crate::errno::from_rustix;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
 use elsewhere::is_in_place;
+pub use elsewhere::pivot;
 use hosted::{host_path, is_root, release_unheld};
 use request::Request;
 pub use tree::{mount_setattr, open_tree, open_tree_attr};

@@ -129,7 +129,10 @@ impl ListOfMounts {
 
     /// The path as the process sees it.
     fn shown<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        path.strip_prefix(&*self.prefix)
+        match path.strip_prefix(&*self.prefix)? {
+            b"" => Some(b"/"),
+            path => Some(path),
+        }
     }
 
     fn mountinfo(&self) -> Vec<u8> {

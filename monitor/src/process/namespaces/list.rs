@@ -9,13 +9,13 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use goanna_vfs::mount_list::{HostMount, host_mounts, innermost};
 use goanna_vfs::{Caller, InKernel, KernelMount, Mount, MountFlags, Mounts, Place};
 
-use super::{Namespaces, SOURCE};
+use super::{Namespaces, Part};
 
 /// Longest list of mounts in bytes.
 const LIST_MAX: u64 = 64 << 20;
@@ -44,9 +44,9 @@ impl<'l> Lines<'l> {
         caller: &Caller,
     ) -> Option<(Vec<Arc<Mount>>, Vec<KernelMount>)> {
         let mut rest: Vec<&HostMount<'_>> = self.lines.iter().collect();
-        rest.retain(|line| {
-            let is_part = part_in(line).is_some_and(|name| known.part(&name).is_some());
-            (is_part || self.covers(known, line).is_some()) && self.is_visible(line)
+        rest.retain(|line| match self.part_in(known, line) {
+            Some(_) => true,
+            None => self.covers(known, line).is_some() && self.is_visible(line),
         });
         if rest.is_empty() && is_same(b"/", &self.root) {
             return None;
@@ -97,12 +97,6 @@ impl<'l> Lines<'l> {
         Some((mounts, in_kernel))
     }
 
-    /// Whether something is mounted on a directory or file with this name.
-    pub(super) fn have_mount_point(&self, name: &str) -> bool {
-        let mut lines = self.lines.iter();
-        lines.any(|line| last_of(&line.target) == name.as_bytes())
-    }
-
     /// The path by which a process with this list finds the directory `dir` of the host, where the monitor has the list `own`.
     pub(super) fn path_of(&self, own: &Lines<'_>, dir: &[u8]) -> Option<Vec<u8>> {
         let mut places = self.places(&own.lines, dir);
@@ -133,16 +127,29 @@ impl<'l> Lines<'l> {
         device.as_bytes() == line.device
     }
 
+    /// The part of the run in whose place the mount of the kernel in `line` is, unless another mount covers that. It shows the object of the host with the name of the
+    /// part.
+    fn part_in(&self, known: &Namespaces, line: &HostMount<'_>) -> Option<Part> {
+        let root = line.root();
+        let name = str::from_utf8(last_of(&root)).ok()?;
+        let part = known.part(name)?;
+        let object = part.object.as_os_str().as_bytes();
+        is_same(object, &self.reached(&line.target)).then_some(part)
+    }
+
+    /// The objects of the host that are in the place of a part here.
+    pub(super) fn objects(&self, known: &Namespaces) -> impl Iterator<Item = PathBuf> {
+        let parts = self
+            .lines
+            .iter()
+            .filter_map(|line| self.part_in(known, line));
+        parts.map(|part| part.object)
+    }
+
     /// The mount that is to be seen at `target` instead of the kernel's in `line`; `None` if that is the kernel's own.
     fn part_at(&self, known: &Namespaces, line: &HostMount<'_>, target: &[u8]) -> Option<Mount> {
-        let name = part_in(line)?;
-        let part = known.part(&name)?;
+        let part = self.part_in(known, line)?;
         let path = self.reached(&line.target);
-        let is_dir = part.fs.root().is_dir();
-        if is_dir && part.spare.is_none() && !line.has_option("ro") {
-            // Without spare mount points nothing can be mounted inside.
-            let _ = known.furnish(&name, Path::new(OsStr::from_bytes(&path)));
-        }
         let source = part.base.source.clone();
         let flags = part.flags | flags_of(line);
         let mut mount = Mount::new(part.fs, target.to_vec(), flags, source, part.number);
@@ -190,16 +197,6 @@ pub(super) fn read_list(list: &mut File) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     list.take(LIST_MAX).read_to_end(&mut text).ok()?;
     Some(text)
-}
-
-/// The name of the part in whose place the mount of the kernel in `line` is, if it is. A bound file has it as its name in the run-time directory.
-fn part_in(line: &HostMount<'_>) -> Option<String> {
-    let source = str::from_utf8(line.source).ok()?;
-    if let Some(name) = source.strip_prefix(SOURCE) {
-        return Some(name.to_owned());
-    }
-    let root = line.root();
-    String::from_utf8(last_of(&root).to_vec()).ok()
 }
 
 /// The last component of a path.

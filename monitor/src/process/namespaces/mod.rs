@@ -8,10 +8,11 @@
 mod list;
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -21,16 +22,11 @@ use nix::fcntl::readlink;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Mutex, RwLock};
 
-use crate::errno::errno;
+use crate::shadow::run_directory::random_name;
 use list::{Lines, read_list};
 
-/// The source of a mount that the kernel has in the place of a bound directory begins with this. The rest is the name of the [`Part`].
-const SOURCE: &str = "goanna:";
 /// Threads whose mounts are remembered, each by a descriptor.
 const KNOWN_MAX: usize = 512;
-/// Directories, and files, that are made in the place of a bound directory, for mounts inside of it.
-const SPARE: [usize; 2] = [48, 16];
-
 /// A directory or file in a mount of the run that a process has bound elsewhere.
 #[derive(Clone)]
 struct Part {
@@ -39,8 +35,8 @@ struct Part {
     base: Arc<Mount>,
     flags: MountFlags,
     number: u64,
-    /// The names of directories, and of files, in the place of a directory, on which the kernel can mount something.
-    spare: Option<Arc<[Vec<String>; 2]>>,
+    /// The object of the host in its place.
+    object: PathBuf,
 }
 
 /// The mounts that a process sees, with their mount points as the monitor reaches them, and its root directory.
@@ -73,13 +69,15 @@ struct Known {
 
 /// The mount namespaces of a run's processes.
 pub struct Namespaces {
-    /// The directory in which the kernel mounts what is to cover something in a mount that the run began with.
+    /// The directory of the objects that the kernel has instead of those of the run. Their names are random numbers.
     objects: PathBuf,
     own: OnceLock<Option<OsString>>,
     /// By name.
     parts: RwLock<HashMap<String, Part>>,
     /// What is covered by the mounts of the kernel whose mount points have these names.
     covered: RwLock<HashMap<String, Place>>,
+    /// The directories in which other names of files are, by the file, and by the new name in the directory around.
+    exposed: Mutex<HashMap<(PathBuf, PathBuf), String>>,
     /// By thread.
     known: Mutex<HashMap<i32, Known>>,
 }
@@ -93,13 +91,14 @@ impl std::fmt::Debug for Namespaces {
 }
 
 impl Namespaces {
-    /// None yet. `objects` is the directory of the mount points that the run provides.
+    /// None yet. `objects` is a directory for objects of the host.
     pub fn new(objects: PathBuf) -> Self {
         Self {
             objects,
             own: OnceLock::new(),
             parts: RwLock::default(),
             covered: RwLock::default(),
+            exposed: Mutex::default(),
             known: Mutex::default(),
         }
     }
@@ -162,8 +161,8 @@ impl Namespaces {
         !self.parts.read().is_empty()
     }
 
-    /// The object at `place` is about to be bound by the name `name`, by a process that sees `mounts`.
-    pub fn bind(&self, name: String, place: &Place, mounts: &Mounts) {
+    /// The object at `place` is about to be bound by a process that sees `mounts`. The kernel has `object`, with the name `name`, in its place.
+    pub fn bind(&self, (name, object): (String, PathBuf), place: &Place, mounts: &Mounts) {
         let base = Arc::clone(place.mount.whole());
         let part = Part {
             fs: Arc::new(Subtree::new(Arc::clone(&base.fs), place.node.clone())),
@@ -171,7 +170,7 @@ impl Namespaces {
             // What is bound read-only stays so: the kernel cannot lock it.
             flags: place.mount.flags & (MountFlags::READ_ONLY | MountFlags::NO_EXEC),
             number: mounts.take_number(),
-            spare: None,
+            object,
         };
         self.parts.write().insert(name, part);
     }
@@ -182,42 +181,48 @@ impl Namespaces {
         drop(former);
     }
 
-    /// The path by which the kernel finds, for thread `tid`, a mount point that can be had for `place`, in the place of the directory that the mount of `place` shows,
-    /// and its name. `None` if there is none any more.
-    pub fn spare(&self, tid: i32, place: &Place) -> Option<(Vec<u8>, String)> {
-        let number = place.mount.number;
-        let parts = self.parts.read();
-        let part = parts.values().find(|part| part.number == number)?;
-        let spare = part.spare.clone()?;
-        drop(parts);
-        let [directories, files] = &*spare;
-        let names = if place.node.is_dir() {
-            directories
-        } else {
-            files
-        };
-        let covered = self.covered.read();
-        let unused = names.iter().find(|name| !covered.contains_key(*name));
-        let name = match unused {
-            Some(name) => name,
-            None => {
-                let text = read_list(&mut File::open(format!("/proc/{tid}/mountinfo")).ok()?)?;
-                let lines = Lines::new(&text, tid);
-                names.iter().find(|name| !lines.have_mount_point(name))?
-            }
-        };
-        let mut path = place.mount.in_kernel.as_ref()?.path.clone();
-        path.push(b'/');
-        path.extend(name.as_bytes());
-        Some((path, name.clone()))
-    }
-
-    /// The path by which thread `tid` reaches the directory `dir` of the host, if there is one.
-    pub fn path_of(&self, tid: i32, dir: &Path) -> Option<Vec<u8>> {
+    /// A directory of the host in which the monitor makes objects that the kernel finds for thread `tid`, and the path by which it finds it. `None` where the thread
+    /// has covered all of them.
+    pub fn directory(&self, tid: i32) -> Option<(PathBuf, Vec<u8>)> {
         let own = read_list(&mut File::open("/proc/self/mountinfo").ok()?)?;
         let text = read_list(&mut File::open(format!("/proc/{tid}/mountinfo")).ok()?)?;
         let (own, lines) = (Lines::new(&own, tid), Lines::new(&text, tid));
-        lines.path_of(&own, dir.as_os_str().as_bytes())
+        let mut all = std::iter::once(self.objects.clone()).chain(lines.objects(self));
+        all.find_map(|dir| {
+            let path = lines.path_of(&own, dir.as_os_str().as_bytes())?;
+            Some((dir, path))
+        })
+    }
+
+    /// The path by which thread `tid` finds `file` by the name `name`: a file of the run-time directory, or one that it finds by its own path, too.
+    pub fn expose(&self, tid: i32, file: &Path, name: &OsStr) -> Option<PathBuf> {
+        let (dir, seen) = self.directory(tid)?;
+        let key = (file.to_owned(), dir.join(name));
+        let seen = Path::new(OsStr::from_bytes(&seen));
+        let mut exposed = self.exposed.lock();
+        if let Some(inside) = exposed.get(&key) {
+            return Some(seen.join(inside).join(name));
+        }
+        let inside = random_name().ok()?;
+        fs::create_dir(dir.join(&inside)).ok()?;
+        let link = dir.join(&inside).join(name);
+        let rundir = self.objects.parent()?;
+        if file.starts_with(rundir) {
+            fs::hard_link(file, link).ok()?;
+        } else {
+            symlink(file, link).ok()?;
+        }
+        let path = seen.join(&inside).join(name);
+        exposed.insert(key, inside);
+        Some(path)
+    }
+
+    /// The directory of the host in the place of the directory that `mount` shows, if the kernel has one there.
+    pub fn in_place_of(&self, mount: &Mount) -> Option<PathBuf> {
+        let parts = self.parts.read();
+        let mut parts = parts.values();
+        let part = parts.find(|part| part.number == mount.number)?;
+        Some(part.object.clone())
     }
 
     /// Closes what the monitor has open to know what processes see.
@@ -235,25 +240,6 @@ impl Namespaces {
     fn part(&self, name: &str) -> Option<Part> {
         self.parts.read().get(name).cloned()
     }
-
-    /// Makes mount points in `dir`, which is in the place of the part `name`, when it is first seen.
-    fn furnish(&self, name: &str, dir: &Path) -> Result<(), Errno> {
-        let named = |count: usize| -> Result<Vec<String>, Errno> {
-            let names = (0..count).map(|_| getrandom::u64().map(|number| format!("{number:016x}")));
-            names.collect::<Result<_, _>>().map_err(|_| Errno::EIO)
-        };
-        let spare = [named(SPARE[0])?, named(SPARE[1])?];
-        for name in &spare[0] {
-            fs::create_dir(dir.join(name)).map_err(errno)?;
-        }
-        for name in &spare[1] {
-            File::create_new(dir.join(name)).map_err(errno)?;
-        }
-        if let Some(part) = self.parts.write().get_mut(name) {
-            part.spare.get_or_insert(Arc::new(spare));
-        }
-        Ok(())
-    }
 }
 
 impl Whereabouts {
@@ -263,11 +249,6 @@ impl Whereabouts {
             root: readlink(&*format!("/proc/{tid}/root")).ok()?,
         })
     }
-}
-
-/// The source of the kernel's mount in the place of a directory with the name `name`.
-pub fn source_of(name: &str) -> Vec<u8> {
-    format!("{SOURCE}{name}").into_bytes()
 }
 
 fn namespace(process: &str) -> Option<OsString> {

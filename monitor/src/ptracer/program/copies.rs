@@ -222,7 +222,11 @@ fn new_path(rundir: &RunDir, name: &OsStr) -> io::Result<PathBuf> {
 /// Makes a symbolic link to `file` by the name `name`.
 fn make_link(rundir: &RunDir, file: &Path, name: &OsStr) -> io::Result<PathBuf> {
     let link = new_path(rundir, name)?;
-    symlink(file, &link)?;
+    // The run-time directory can have another path for the process.
+    let around = link.parent().and_then(Path::parent);
+    let beside = around.and_then(|around| file.strip_prefix(around).ok());
+    let target = beside.map_or_else(|| file.to_owned(), |file| Path::new("..").join(file));
+    symlink(target, &link)?;
     Ok(link)
 }
 

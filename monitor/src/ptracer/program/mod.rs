@@ -202,7 +202,10 @@ fn canonical(call: &Call<'_>, at: Pos) -> Result<Pos> {
 fn called_as(call: &Call<'_>, file: PathBuf, name: &OsStr, len: usize) -> Result<Vec<u8>> {
     let (programs, rundir) = (&call.monitor.programs, call.monitor.shadows.rundir());
     let path = programs.called(rundir, &*call.caller()?, file.clone(), name);
-    let path = rundir.path_for(call.task.tid, path).unwrap_or(file);
+    let tid = call.task.tid;
+    let expose = || call.monitor.namespaces.expose(tid, &file, name);
+    let path = rundir.path_for(tid, path).or_else(expose);
+    let path = path.unwrap_or(file);
     let mut path = path.into_os_string().into_vec();
     let name_at = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
     let missing = len.min(PATH_MAX - 1).saturating_sub(path.len());

@@ -204,24 +204,7 @@ impl Rewrite {
                 image
             }
             Self::Addressed(send) => send.apply(base, regs),
-            Self::Mounting(call) => {
-                let mut image = Vec::new();
-                let [source, target, kind, data] = call.texts().map(|text| match text {
-                    Some(text) => {
-                        let at = base + image.len() as u64;
-                        image.extend(with_nul(text));
-                        at
-                    }
-                    None => 0,
-                });
-                match call {
-                    Mounting::Mount { flags, .. } => {
-                        regs.set_first_args([source, target, kind, *flags, data]);
-                    }
-                    Mounting::Unmount { .. } => regs.set_first_args([target]),
-                }
-                image
-            }
+            Self::Mounting(call) => call.apply(base, regs),
             Self::Filter(program) => {
                 regs.set_number(libc::SYS_seccomp);
                 let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
@@ -244,6 +227,26 @@ impl Rewrite {
 }
 
 impl Mounting {
+    fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
+        let mut image = Vec::new();
+        let [source, target, kind, data] = self.texts().map(|text| match text {
+            Some(text) => {
+                let at = base + image.len() as u64;
+                image.extend(with_nul(text));
+                at
+            }
+            None => 0,
+        });
+        match self {
+            Self::Mount { flags, .. } => {
+                regs.set_first_args([source, target, kind, *flags, data]);
+            }
+            Self::Unmount { .. } => regs.set_first_args([target]),
+            Self::Pivot { .. } => regs.set_first_args([source, target]),
+        }
+        image
+    }
+
     /// Source, target, type and options.
     fn texts(&self) -> [Option<&[u8]>; 4] {
         match self {
@@ -260,6 +263,7 @@ impl Mounting {
                 data.as_deref(),
             ],
             Self::Unmount { target } => [None, Some(target), None, None],
+            Self::Pivot { new, old } => [Some(new), Some(old), None, None],
         }
     }
 }
