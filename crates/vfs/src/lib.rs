@@ -18,13 +18,12 @@ pub mod mount_list;
 mod mount_table;
 mod mounting;
 pub mod ops;
+mod subtree;
 mod userns;
 pub mod walk;
 
 pub use interface::layer;
-use interface::{
-    backend, content, error, fs, identity, linkfree, opened, subtree, synth, txn, types,
-};
+use interface::{backend, content, error, fs, identity, linkfree, opened, synth, txn, types};
 
 pub use acl::{Acl, AclEntry, Tag};
 pub use backend::{Backend, MountOption, MountOptions, OpenError};

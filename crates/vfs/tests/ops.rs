@@ -7,6 +7,7 @@
 mod memfs;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use goanna_vfs::{Caller, Errno, FileSystem, Mount, MountFlags, Node, Place, Result, TimeSet, ops};
 use memfs::MemFs;
@@ -26,8 +27,11 @@ fn root() -> Caller {
 
 fn mount(fs: &Arc<MemFs>, flags: MountFlags) -> Place {
     let fs: Arc<dyn FileSystem> = Arc::clone(fs) as _;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
     let node = fs.root();
-    let mount = Arc::new(Mount::new(fs, b"/mnt".to_vec(), flags, "test".into(), 0));
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let mount = Mount::new(fs, b"/mnt".to_vec(), flags, "test".into(), number);
+    let mount = Arc::new(mount);
     Place { mount, node }
 }
 

@@ -8,7 +8,6 @@ pub mod identity;
 pub mod layer;
 pub mod linkfree;
 pub mod opened;
-pub mod subtree;
 pub mod synth;
 pub mod txn;
 pub mod types;

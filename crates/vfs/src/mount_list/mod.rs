@@ -375,8 +375,64 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_directory_is_found_where_another_mount_shows_it() {
+        let list = b"20 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+            21 20 254:0 /home/me /m rw,ro,nosuid shared:1 - ext4 /dev/vda rw\n\
+            22 20 0:22 / /home rw - tmpfs t rw\n";
+        let mounts: Vec<HostMount<'_>> = host_mounts(list).collect();
+        let inside = |path: &str| {
+            let mount = innermost(&mounts, path.as_bytes()).unwrap();
+            String::from_utf8(mount.inside(path.as_bytes()).unwrap()).unwrap()
+        };
+        assert_eq!(
+            ["/", "/etc", "/home/x", "/m", "/m/a"].map(inside),
+            ["/", "/etc", "/x", "/home/me", "/home/me/a"]
+        );
+        let shows = |mount: usize, inside: &[u8]| {
+            let path = mounts[mount].shows(inside)?;
+            Some(String::from_utf8(path).unwrap())
+        };
+        assert_eq!(shows(0, b"/"), Some("/".into()));
+        assert_eq!(shows(0, b"/home/me/a"), Some("/home/me/a".into()));
+        assert_eq!(shows(1, b"/home/me/a"), Some("/m/a".into()));
+        assert_eq!(shows(1, b"/home/me"), Some("/m".into()));
+        assert_eq!(shows(1, b"/home/men"), None);
+        assert!(mounts[1].has_option("ro") && !mounts[0].has_option("ro"));
+        assert_eq!(mounts[1].own_flags(), libc::ST_RDONLY | libc::ST_NOSUID);
+    }
+
     const NATIVE: &[u8] = b"20 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard\n\
         21 20 0:22 /a\\040b /mnt/with\\040space rw,nosuid - tmpfs tmp\\043fs rw,size=4k\n";
+
+    #[test]
+    fn the_line_of_a_mount_in_place_is_about_the_one_of_the_run() {
+        let native = b"20 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+            21 20 0:22 /goanna/m/1 /x ro,nosuid,relatime - tmpfs tmp rw\n";
+        let bound = ListedMount {
+            id: 21,
+            root: b"/a b".to_vec(),
+            in_place_of: Some(b"/x".to_vec()),
+            ..mount(b"/x", None, 0)
+        };
+        let text = |list, native: &[u8]| {
+            let info = b"20 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+                21 20 0:22 /goanna/m/1 /x ro,nosuid,relatime - tmpfs tmp rw\n";
+            let text = with_mounts(list, native, info, std::slice::from_ref(&bound));
+            String::from_utf8(text).unwrap()
+        };
+        assert_eq!(
+            text(MountList::MountInfo, native).lines().nth(1),
+            Some(
+                "21 20 2608:7 /a\\040b /x ro,nosuid,relatime - amino /home/me/my\\040store\\0431 rw"
+            )
+        );
+        let mounts = b"/dev/vda / ext4 rw 0 0\ntmp /x tmpfs ro,nosuid,relatime 0 0\n";
+        assert_eq!(
+            text(MountList::Mounts, mounts).lines().nth(1),
+            Some("/home/me/my\\040store\\0431 /x amino ro,nosuid,relatime 0 0")
+        );
+    }
 
     fn mount<'a>(target: &'a [u8], host_path: Option<&[u8]>, flags: u64) -> ListedMount<'a> {
         ListedMount {

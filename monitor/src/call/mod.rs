@@ -1,16 +1,19 @@
 //! One call of a tracee: its arguments, and the objects that they name.
 
+mod elsewhere;
+mod view;
+
 use std::cell::OnceCell;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use goanna_sys::notify::Listener;
 use goanna_sys::{interrupt, procfs, tracee};
 use goanna_syscalls::{Named, signature};
-use goanna_vfs::walk::{Last, Parent, Pos, ProcessView, Root, Seen, Walk};
-use goanna_vfs::{Caller, Errno, FileKind, FsError, Mounts, PATH_MAX, Place, Result, caps};
+use goanna_vfs::walk::{Last, Parent, Pos, Root, Seen, Walk};
+use goanna_vfs::{Caller, Errno, FileKind, FsError, Mounts, PATH_MAX, Place, Result};
 
 use crate::Monitor;
 pub use crate::answer::{Answer, Work};
@@ -19,6 +22,7 @@ use crate::process::memory::ArgumentMemory;
 use crate::process::namespaces::Elsewhere;
 use crate::process::task::{Cwd, Task};
 use crate::shadow::{Identity, Shadow, names_only};
+pub use view::{TaskView, thread_of};
 
 /// The object that a descriptor of the tracee refers to.
 pub enum Descriptor {
@@ -297,45 +301,6 @@ impl<'m> Call<'m> {
         Ok(shadow)
     }
 
-    /// The virtual object of a descriptor or working directory of the caller, in a mount that the caller sees, if it sees one that has it.
-    pub fn place_of(&self, shadow: &Shadow) -> Result<Place, Errno> {
-        self.seen(shadow.place())
-    }
-
-    /// The same, of something else that is known by its place.
-    pub fn seen(&self, place: &Place) -> Result<Place, Errno> {
-        Ok(match self.monitor.roots.may_have_left(self.task.tid) {
-            true => self.mounts.seen(&*self.caller()?, place),
-            false => place.clone(),
-        })
-    }
-
-    /// The canonical path of `place`, and whether that name has been removed.
-    pub fn path_of(&self, place: &Place) -> Result<(Vec<u8>, bool)> {
-        let (path, is_removed) = Pos::Mounted(place.clone()).path(&*self.caller()?)?;
-        if !place.mount.is_host() {
-            return Ok((path, is_removed));
-        }
-        let path = match self.below_own_root(&path) {
-            Some(inside) => self.mounts.path_in_run(&inside).unwrap_or(inside),
-            None => path,
-        };
-        Ok((path, is_removed))
-    }
-
-    /// The canonical path in the run of the host object behind `link` in /proc, if it is in a mount of the kernel on something in a mount.
-    pub fn path_in_run(&self, link: &[u8]) -> Option<Vec<u8>> {
-        if self.mounts.in_kernel().is_empty() {
-            return None;
-        }
-        let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
-        let link = str::from_utf8(link).ok()?;
-        match self.host_pos(shown.into_encoded_bytes(), link) {
-            Pos::Host(path) => self.mounts.path_in_run(&path),
-            Pos::Mounted(_) => None,
-        }
-    }
-
     /// The working directory, and whether it is the host's.
     pub fn cwd(&self) -> Result<Cwd> {
         let tid = self.task.tid;
@@ -411,48 +376,6 @@ impl<'m> Call<'m> {
             .root
             .get_or_init(|| kept().or_else(|| Some(self.elsewhere.as_ref()?.root.clone())));
         root.as_ref()
-    }
-
-    /// The rest of the canonical path of a host object behind the link to the caller's root directory, if it begins with that.
-    fn below_root<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
-        path.strip_prefix(&self.elsewhere.as_ref()?.kernel_root[..])
-    }
-
-    /// Whether the caller finds the host object with the canonical path `path` below the root directory that it has in a mount namespace of its own.
-    pub fn is_below_root(&self, path: &[u8]) -> bool {
-        self.below_root(path).is_some()
-    }
-
-    /// The canonical path of a host object as the kernel finds it for the caller.
-    pub fn path_in_kernel(&self, path: Vec<u8>) -> Vec<u8> {
-        match self.below_root(&path).unwrap_or(&path) {
-            b"" => b"/".to_vec(),
-            below => below.to_vec(),
-        }
-    }
-
-    /// The position of the host object behind `link` in /proc, for which the kernel showed `path`. It is found from the root directory that this task has in the kernel, unless
-    /// it is in the mount namespace of the run.
-    fn host_pos(&self, path: Vec<u8>, link: &str) -> Pos {
-        let without_slash = |path: Vec<u8>| if path == b"/" { Vec::new() } else { path };
-        let path = without_slash(path);
-        match self.below_own_root(&path) {
-            Some(inside)
-                if leads_to(&inside, link.as_bytes()) || !leads_to(&path, link.as_bytes()) =>
-            {
-                Pos::Host(inside)
-            }
-            _ => Pos::Host(path),
-        }
-    }
-
-    /// The path by which the monitor reaches what the kernel shows as `path`, below the root directory of the caller in its own mount namespace.
-    fn below_own_root(&self, path: &[u8]) -> Option<Vec<u8>> {
-        let dir = &self.elsewhere.as_ref()?.kernel_root[..];
-        let shown = procfs::root(self.task.tid).ok()?;
-        let shown: &[u8] = if shown == b"/" { b"" } else { &shown };
-        let rest = path.strip_prefix(shown)?;
-        matches!(rest.first(), None | Some(b'/')).then(|| [dir, rest].concat())
     }
 
     /// Walks `path` from `dirfd` to the object it names.
@@ -606,125 +529,5 @@ impl<'m> Call<'m> {
         }
         let mount = self.mounts.at(&path);
         Ok(mount.map(|mount| mount.fs.root().kind()))
-    }
-}
-
-/// /proc as one task sees it, for walks.
-pub struct TaskView<'m> {
-    monitor: &'m Monitor,
-    pid: i32,
-    tid: i32,
-}
-
-impl ProcessView for TaskView<'_> {
-    fn magic_link(&self, path: &[u8]) -> Option<Pos> {
-        if path.ends_with(b"/root") {
-            // For the kernel, tracees have the monitor's root, unless they have called pivot_root(2) or chroot(2) in a mount namespace of their own.
-            let of = thread_of(path);
-            let is_own = of == Some(self.pid) || of == Some(self.tid);
-            return match of
-                .and_then(|tid| self.monitor.root_of(if is_own { self.tid } else { tid }))
-            {
-                Some(root) if root.is_in_kernel && !is_own => None,
-                Some(root) => Some(root.at),
-                None => Some(Pos::root()),
-            };
-        }
-        if is_mapping(path) && !self.may_open_mappings() {
-            return None;
-        }
-        let place = self.monitor.behind_magic_link(path)?;
-        Some(Pos::Mounted(self.seen(place)))
-    }
-
-    fn self_ids(&self) -> (i32, i32) {
-        (self.pid, self.tid)
-    }
-}
-
-impl TaskView<'_> {
-    /// What a tracee has open, in a mount that the caller sees.
-    fn seen(&self, place: Place) -> Place {
-        if !self.monitor.roots.may_have_left(self.tid) {
-            return place;
-        }
-        let (mounts, _) = self.monitor.mounts_of(self.tid);
-        let task = self.monitor.tasks.get(self.tid);
-        match task.and_then(|task| task.caller()) {
-            Ok(caller) => mounts.seen(&caller, &place),
-            Err(_) => place,
-        }
-    }
-
-    /// As the kernel's `proc_map_files_get_link`.
-    fn may_open_mappings(&self) -> bool {
-        let task = self.monitor.tasks.get(self.tid);
-        let caller = task.and_then(|task| task.caller());
-        caller.is_ok_and(|caller| {
-            caller.capable(caps::SYS_ADMIN) || caller.capable(caps::CHECKPOINT_RESTORE)
-        })
-    }
-}
-
-/// Whether two paths, which may be links in /proc, lead to the same object in the same mount.
-fn leads_to(path: &[u8], link: &[u8]) -> bool {
-    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-    let identity = |path: &[u8]| {
-        let path: &[u8] = if path.is_empty() { b"/" } else { path };
-        let found = statx(
-            CWD,
-            path,
-            AtFlags::empty(),
-            StatxFlags::INO | StatxFlags::MNT_ID,
-        );
-        found.map(|found| (found.stx_mnt_id, found.stx_ino))
-    };
-    matches!((identity(path), identity(link)), (Ok(one), Ok(other)) if one == other)
-}
-
-/// The thread or process of the directory of /proc in which the canonical `path` lies.
-pub fn thread_of(path: &[u8]) -> Option<i32> {
-    let mut parts = path.split(|&byte| byte == b'/').skip(2);
-    let (process, task, thread) = (parts.next()?, parts.next(), parts.next());
-    let id = if task == Some(b"task") {
-        thread?
-    } else {
-        process
-    };
-    std::str::from_utf8(id).ok()?.parse().ok()
-}
-
-/// Whether the magic link is of a mapped file.
-fn is_mapping(path: &[u8]) -> bool {
-    let mut parts = path.rsplit(|&byte| byte == b'/').skip(1);
-    parts.next() == Some(b"map_files")
-}
-
-impl Monitor {
-    /// The virtual object that a magic link of /proc leads to: a tracee's working directory, descriptor or program.
-    pub fn behind_magic_link(&self, path: &[u8]) -> Option<Place> {
-        use std::ffi::OsStr;
-        use std::os::unix::ffi::OsStrExt;
-        use std::os::unix::fs::MetadataExt;
-        let meta = std::fs::metadata(OsStr::from_bytes(path)).ok()?;
-        let identity = (meta.dev(), meta.ino());
-        if path.ends_with(b"/exe") {
-            return self.programs.behind(identity);
-        }
-        self.shadows
-            .find(identity)
-            .map(|shadow| shadow.place().clone())
-    }
-
-    /// `F_GETFL` of an open file description, and whether it can be written through.
-    pub fn writable(ofd: &OwnedFd) -> Result<(bool, i32), Errno> {
-        use nix::fcntl::{FcntlArg, fcntl};
-        let flags = fcntl(ofd.as_fd(), FcntlArg::F_GETFL)?;
-        Ok((flags & libc::O_ACCMODE != libc::O_RDONLY, flags))
-    }
-
-    /// `O_RDONLY`, `O_WRONLY` or `O_RDWR` of an open file description.
-    pub fn access_mode(ofd: &OwnedFd) -> Result<i32, Errno> {
-        Ok(Self::writable(ofd)?.1 & libc::O_ACCMODE)
     }
 }
