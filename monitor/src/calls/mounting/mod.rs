@@ -4,7 +4,7 @@
 //! see, or on the backing object of its working directory, which other programs use. So the monitor makes these calls, with the caller's
 //! credentials: in a mount that shows a directory of the host they are about the host's directory, and elsewhere about one that [`hosted`] makes.
 //!
-//! [`elsewhere`]: mount(2) by a process in another mount namespace, for which the monitor cannot mount.
+//! `elsewhere.rs`: mount(2) by a process in another mount namespace, for which the monitor cannot mount.
 
 mod elsewhere;
 pub mod hosted;
