@@ -190,6 +190,13 @@ static void files(void)
 	T("on a directory", bind_to("from/file", NEW "/other"));
 	T("umount", umount(FILE_));
 	CONTENT(FILE_);
+	MUST(bind_to("from", DIR_));
+	int unnamed = MUST(open(DIR_, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+	char name[64];
+	snprintf(name, sizeof name, "/proc/self/fd/%d", unnamed);
+	T("a name", linkat(AT_FDCWD, name, AT_FDCWD, DIR_ "/named", AT_SYMLINK_FOLLOW));
+	SHOW("from/named");
+	T("unlink", unlink("from/named"));
 }
 
 static void read_only(void)

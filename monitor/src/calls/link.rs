@@ -162,7 +162,8 @@ fn add_name(
     if flags & !(libc::AT_EMPTY_PATH | libc::AT_SYMLINK_FOLLOW) != 0 {
         return Err(Errno::EINVAL.into());
     }
-    let source = Source::find(call, from_fd, &from?, flags)?;
+    let from = from?;
+    let source = Source::find(call, from_fd, &from, flags)?;
     let parent = match (|| call.resolve_parent(to_fd, &to?))() {
         Ok(parent) => parent,
         Err(errno) => {
@@ -191,6 +192,16 @@ fn add_name(
         return Err(Errno::EXDEV.into());
     };
     let name = new_name(call, &entry)?;
+    // A descriptor does not say in which of the mounts that show the file it was opened.
+    let by_descriptor = from.is_empty() || from.starts_with(b"/proc/");
+    let source = if by_descriptor && source.mount.whole().number == entry.dir.mount.whole().number {
+        Place {
+            mount: Arc::clone(&entry.dir.mount),
+            ..source
+        }
+    } else {
+        source
+    };
     let names = report::begin(call);
     match ops::link(&*call.caller()?, &source, &entry.dir, name) {
         Err(FsError::Errno(Errno::EXDEV)) if is_procfs(&entry.dir) => Err(Errno::ENOENT.into()),

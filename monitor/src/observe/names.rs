@@ -21,7 +21,7 @@ pub struct TaskNames<'c, 'm>(pub &'c Call<'m>);
 impl TaskNames<'_, '_> {
     fn position(&self, at: &Pos) -> Result<Box<[u8]>> {
         let (path, _) = at.path(&*self.0.caller()?)?;
-        Ok(path.into())
+        Ok(self.0.path_in_kernel(path).into())
     }
 
     fn of_descriptor(&self, number: i32) -> Result<Box<[u8]>> {
@@ -29,7 +29,7 @@ impl TaskNames<'_, '_> {
             return self.position(&self.0.cwd()?.0);
         }
         match self.0.shadow(number)? {
-            Some(shadow) => self.position(&Pos::Mounted(shadow.place().clone())),
+            Some(shadow) => self.position(&Pos::Mounted(self.0.place_of(&shadow)?)),
             None => Ok(procfs::fd_link(self.0.task.tid, number)?.into()),
         }
     }
@@ -143,12 +143,16 @@ impl Files<'_, '_> {
 
     fn of_path(&self, path: &[u8]) -> Result<File> {
         let found = self.0.resolve(libc::AT_FDCWD, path, false)?;
-        if let Pos::Mounted(place) = found.at {
-            let attr = place.mount.fs.getattr(&*self.0.caller()?, &place.node)?;
-            let dev = self.0.mounts.device(&place.mount, attr.dev);
-            return Ok(of_attr(&Attr { dev, ..attr }, path));
-        }
-        let host = Path::new(std::ffi::OsStr::from_bytes(path));
+        let host = match found.at {
+            Pos::Mounted(place) => {
+                let attr = place.mount.fs.getattr(&*self.0.caller()?, &place.node)?;
+                let dev = self.0.mounts.device(&place.mount, attr.dev);
+                return Ok(of_attr(&Attr { dev, ..attr }, path));
+            }
+            Pos::Host(host) if host.is_empty() => b"/".to_vec(),
+            Pos::Host(host) => host,
+        };
+        let host = Path::new(std::ffi::OsStr::from_bytes(&host));
         let meta = std::fs::symlink_metadata(host).map_err(crate::errno::errno)?;
         Ok(File {
             device: meta.dev(),

@@ -171,11 +171,12 @@ impl Watches {
 
     /// Subscribes to the back end's reports of changes that this run's calls have not made.
     fn watch_foreign(self: &Arc<Self>, place: &Place) {
-        let mount = place.mount.number;
+        let whole = place.mount.whole();
+        let mount = whole.number;
         if self.state.lock().foreign.contains_key(&mount) {
             return;
         }
-        let foreign = Arc::new(Foreign::new(self, &place.mount));
+        let foreign = Arc::new(Foreign::new(self, whole));
         let subscriber: Arc<dyn Subscriber> = Arc::<Foreign>::clone(&foreign);
         let reports = place
             .mount

@@ -119,12 +119,10 @@ impl<'l> Lines<'l> {
 
     /// Whether no other mount covers that of `line`.
     fn is_visible(&self, line: &HostMount<'_>) -> bool {
+        use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
         let path = self.reached(&line.target);
-        let Ok(meta) = fs::symlink_metadata(Path::new(OsStr::from_bytes(&path))) else {
-            return false;
-        };
-        let device = format!("{}:{}", libc::major(meta.dev()), libc::minor(meta.dev()));
-        device.as_bytes() == line.device
+        let found = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID);
+        found.is_ok_and(|found| found.stx_mnt_id == line.id)
     }
 
     /// The part of the run in whose place the mount of the kernel in `line` is, unless another mount covers that. It shows the object of the host with the name of the
@@ -134,7 +132,8 @@ impl<'l> Lines<'l> {
         let name = str::from_utf8(last_of(&root)).ok()?;
         let part = known.part(name)?;
         let object = part.object.as_os_str().as_bytes();
-        is_same(object, &self.reached(&line.target)).then_some(part)
+        let is_it = is_same(object, &self.reached(&line.target));
+        (is_it && self.is_visible(line)).then_some(part)
     }
 
     /// The objects of the host that are in the place of a part here.
