@@ -25,7 +25,7 @@ use goanna_sys::{cred, memfile};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, StatxFlags};
 
 const PREFIX: &str = "goanna-";
 /// The directory below which file systems are mounted.
@@ -200,7 +200,8 @@ fn remove_if_stale(base: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     Ok(rustix::fs::unlinkat(base, name, AtFlags::REMOVEDIR)?)
 }
 
-/// Unmounts what is mounted on the directories in `dir`, so that a removal of the directories does not remove what is in the file systems, and removes them.
+/// Unmounts what is mounted on the objects in `dir`, so that a removal of the directories does not remove what is in the file systems, and removes them. EBUSY where
+/// something is left: mounts can also come from other namespaces.
 fn unmount_all(dir: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -210,9 +211,23 @@ fn unmount_all(dir: &Path) -> io::Result<()> {
         let path = entry?.path();
         // Several can be mounted on each other. EINVAL, and EPERM for an ordinary user: none is left.
         while umount2(&path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).is_ok() {}
+        if !fs::symlink_metadata(&path)?.is_dir() {
+            fs::remove_file(&path)?;
+            continue;
+        }
+        if mount_of(&path)? != mount_of(dir)? {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        unmount_all(&path)?;
         fs::remove_dir(&path)?;
     }
     Ok(())
+}
+
+/// The ID of the mount that a path leads into.
+fn mount_of(path: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
+    Ok(found.stx_mnt_id)
 }
 
 /// Opens `name` in `dir` for reading, if it is of this type and belongs to this user: EPERM if not. A symbolic
@@ -278,6 +293,9 @@ mod tests {
         fs::create_dir_all(stale.join("x/0123/deep")).unwrap();
         fs::write(stale.join("x/0123/deep/prog"), "").unwrap();
         symlink("/", stale.join("x/link")).unwrap();
+        fs::create_dir_all(stale.join("m/0123/4567")).unwrap();
+        fs::write(stale.join("m/0123/89ab"), "").unwrap();
+        symlink("/", stale.join("m/0123/4567/link")).unwrap();
         remove_stale(base.path()).unwrap();
         assert!(!stale.exists());
     }
@@ -301,6 +319,9 @@ mod tests {
         }
         // Another one over it.
         bind(&point).unwrap();
+        let inside = dir.mount_point().unwrap().join("0123");
+        fs::create_dir(&inside).unwrap();
+        bind(&inside).unwrap();
         let path = dir.path().to_owned();
         drop(dir);
         assert!(kept.exists() && !path.exists());
