@@ -549,6 +549,31 @@ static void rooted(void)
 	T("gone", access("/proc/name", F_OK));
 }
 
+/* Once more, where the root directory is under test. */
+static void deeper(void)
+{
+	T("unshare", own_namespace());
+	T("mount", mount("new", "/dir", "tmpfs", 0, NULL));
+	MUST(mkdir("/dir/w", 0755));
+	MUST(mkdir("/dir/old", 0755));
+	T("bind", bind_to("/deep", "/dir/w"));
+	CONTENT("/dir/w/name");
+	make("/dir/w/new", "new");
+	CONTENT("/deep/new");
+	MUST(chdir("/dir"));
+	T("pivot_root", syscall(SYS_pivot_root, ".", "old"));
+	MUST(chdir("/"));
+	CONTENT("/w/name");
+	CONTENT("/old/name");
+	CONTENT("/old/usr/../deep/name");
+	T("umount", umount2("/old", MNT_DETACH));
+	T("gone", access("/old/name", F_OK));
+	CONTENT("/w/../w/new");
+	MUST(chdir("/w"));
+	CWD();
+	T("unlink", unlink("new"));
+}
+
 /* A root directory under test for the kernel, too. */
 static void sandboxed(void)
 {
@@ -589,6 +614,11 @@ static void sandboxed(void)
 	T("umount", umount("/dir"));
 	MUST(unlink("/dir/script"));
 	MUST(unlink("/dir/made"));
+	MUST(mkdir("/deep", 0755));
+	make("/deep/name", "deep");
+	CHILD("deeper", deeper());
+	MUST(unlink("/deep/name"));
+	T("rmdir", rmdir("/deep"));
 	T("rmdir", rmdir("/dir"));
 }
 

@@ -117,3 +117,18 @@ fn they_come_and_go_while_others_look() {
         assert_eq!(lines, expected, "{}: {}", ended.how(), ended.errors());
     }
 }
+
+/// As `bwrap --ro-bind / /` has it.
+#[test]
+fn a_mount_is_read_only_where_the_directory_around_it_is() {
+    for place in places() {
+        let script = format!(
+            "unshare -m sh -c 'cd /; mount -o remount,bind,ro / && ! touch {top}/f 2>/dev/null && ls {top} && mount -o remount,bind,rw / && touch {top}/f && \
+             echo written'; ls {top}",
+            top = place.top(),
+        );
+        let ended = finish(&mut place.shell(&script));
+        let found = (ended.text(), ended.status);
+        assert_eq!(found, ("written\nf\n".to_owned(), 0), "{}", ended.errors());
+    }
+}

@@ -68,23 +68,21 @@ impl Call<'_> {
         }
     }
 
-    /// The position of the host object behind `link` in /proc, for which the kernel showed `path`. It is found from the root directory that this task has in the kernel, unless
-    /// it is in the mount namespace of the run.
+    /// The position of the host object behind `link` in /proc, for which the kernel showed `path`. It is found from the root directory that this task has in the kernel, by
+    /// its own path in the mount namespace of the run, or by `link`.
     pub(super) fn host_pos(&self, path: Vec<u8>, link: &str) -> Pos {
         let without_slash = |path: Vec<u8>| if path == b"/" { Vec::new() } else { path };
         let path = without_slash(path);
         match self.reached(&path) {
-            Some(inside)
-                if leads_to(&inside, link.as_bytes()) || !leads_to(&path, link.as_bytes()) =>
-            {
-                Pos::Host(inside)
-            }
+            Some(inside) if leads_to(&inside, link.as_bytes()) => Pos::Host(inside),
+            // Of another mount namespace.
+            Some(_) if !leads_to(&path, link.as_bytes()) => Pos::Host(link.as_bytes().to_vec()),
             _ => Pos::Host(path),
         }
     }
 
     /// The path by which the monitor reaches what the kernel shows as `path`, below the root directory of the caller in its own mount namespace.
-    fn reached(&self, path: &[u8]) -> Option<Vec<u8>> {
+    pub fn reached(&self, path: &[u8]) -> Option<Vec<u8>> {
         let dir = &self.elsewhere.as_ref()?.kernel_root[..];
         let shown = procfs::root(self.task.tid).ok()?;
         let shown: &[u8] = if shown == b"/" { b"" } else { &shown };

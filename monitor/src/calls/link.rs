@@ -392,7 +392,8 @@ fn read_magic(
             None if is_native => return Ok(Answer::PassOn),
             None => {
                 let link = call.place(Pos::Host(link.to_vec()))?;
-                link.mount.fs.readlink(&*call.caller()?, &link.node)?
+                let shown = link.mount.fs.readlink(&*call.caller()?, &link.node)?;
+                call.reached(&shown).unwrap_or(shown)
             }
         },
     };

@@ -48,14 +48,20 @@ impl<'l> Lines<'l> {
             Some(_) => true,
             None => self.covers(known, line).is_some() && self.is_visible(line),
         });
-        if rest.is_empty() && is_same(b"/", &self.root) {
+        let own = read_list(&mut File::open("/proc/self/mountinfo").ok()?)?;
+        let own = Lines::new(&own, std::process::id().cast_signed());
+        let mut mounts = self.of_run(in_run, &own.lines);
+        if rest.is_empty()
+            && is_same(b"/", &self.root)
+            && are_alike(
+                (&mounts, &self.root),
+                (&own.of_run(in_run, &own.lines), &own.root),
+            )
+        {
             return None;
         }
-        let own = read_list(&mut File::open("/proc/self/mountinfo").ok()?)?;
-        let own: Vec<HostMount<'_>> = host_mounts(&own).collect();
-        let mut mounts = self.of_run(in_run, &own);
         // A recursive bind mount of the run-time directory has copies of what is mounted in it. They count when the original is gone.
-        let objects = self.places(&own, known.objects.as_os_str().as_bytes());
+        let objects = self.places(&own.lines, known.objects.as_os_str().as_bytes());
         let objects = objects.map(|(_, path)| path).next();
         let mut in_kernel = Vec::new();
         // A mount can be inside of one of a later line.
@@ -223,6 +229,20 @@ fn paths_of<'m>(
         _ => None,
     });
     paths.collect()
+}
+
+/// Whether two lists of mounts, each with the path that all mount points begin with, have the same ones.
+fn are_alike(
+    (ones, one_root): (&[Arc<Mount>], &[u8]),
+    (others, other_root): (&[Arc<Mount>], &[u8]),
+) -> bool {
+    let seen = |mount: &Mount, root: &[u8]| {
+        let target = mount.target.strip_prefix(root).map(<[u8]>::to_vec);
+        (target, mount.number, mount.flags)
+    };
+    ones.len() == others.len()
+        && std::iter::zip(ones, others)
+            .all(|(one, other)| seen(one, one_root) == seen(other, other_root))
 }
 
 /// The mounts at and below `from`, at and below `to`, with further flags.
