@@ -35,8 +35,8 @@ pub fn credentials(call: &mut Call<'_>) -> Result<Answer> {
     let types = call.int(1);
     if i64::from(call.nr) == libc::SYS_setns && (types == 0 || types & libc::CLONE_NEWNS != 0) {
         root_changes_in_kernel(call, &call.task);
-        if call.monitor.namespaces.have_parts() {
-            // The kernel would answer its calls from mounts in the place of others.
+        if call.monitor.namespaces.have_binds() {
+            // The kernel would answer its calls from backing objects.
             call.monitor.in_process.exclude(call.task.tid);
         }
     }

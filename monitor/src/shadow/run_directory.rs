@@ -6,7 +6,7 @@
 //!   d/N                 backing directory of a virtual directory
 //!   s/RANDOM            backing object of a virtual fifo, socket or device
 //!   w/N                 mirror of a watched file or directory (0700)
-//!   m/RANDOM            on which the kernel has what programs have mounted on something in a mount, or which it has in the place of what they have bound from one
+//!   m/RANDOM            backing object of something in a mount that a program has bound elsewhere, or on which it has mounted something
 //!   x/RANDOM/NAME       host copy of a program that is executed from a mount, or a link to the host file of one
 //! ```
 //!

@@ -3,8 +3,8 @@
 //! Such a process mounts for its namespace alone, and only the process itself can. So it makes the call, with arguments of ours
 //! ([`Namespaces`](crate::process::namespaces::Namespaces), docs/decisions/0140):
 //!
-//! - What it binds from a mount of the run has an object of the host in its place there, by whose name the monitor finds it again.
-//! - What it mounts on a directory or file in a mount of the run is mounted on an object of the host, whose name says what it covers.
+//! - Instead of a directory or file of the run it binds a backing object, by whose name the monitor finds the mount again.
+//! - Instead of on a directory or file of the run it mounts on a backing object, by whose name the monitor knows what is covered.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -22,7 +22,7 @@ use crate::errno::errno;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::shadow::run_directory::random_name;
 
-/// Whether the kernel has a mount in the place of the mount whose root directory `target` is: calls on it are about that.
+/// Whether `target` is the root directory of a mount for which the kernel has one, too: calls on it are about that.
 pub fn is_in_place(target: &Place) -> bool {
     target.mount.in_kernel.is_some() && is_root(target)
 }
@@ -55,11 +55,17 @@ fn find(call: &Call<'_>, path: &[u8], follow: bool) -> Result<Found> {
 pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
     let path = call.path(1)?;
     let target = find(call, &path, true)?;
+    if !call.caller()?.has(caps::SYS_ADMIN) {
+        return match target {
+            Found::Same => Ok(Answer::PassOn),
+            Found::Path(_) | Found::InRun(_) => Err(Errno::EPERM.into()),
+        };
+    }
     if request.changes() {
         return match target {
             Found::Same => Ok(Answer::PassOn),
             Found::Path(target) => Ok(request.at(None, target)),
-            Found::InRun(target) => change(call, request, &target),
+            Found::InRun(target) => change(request, &target),
         };
     }
     let source = match &request.source {
@@ -77,13 +83,13 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
         Found::Same => path,
         Found::Path(target) => target,
         Found::InRun(target) => {
-            may_mount_on(call, request, &source, &target)?;
+            may_mount_on(request, &source, &target)?;
             mount_point(call, target)?
         }
     };
     for tid in monitor.alive.all() {
         if !shares_mounts(tid) {
-            // The kernel would answer its calls from what it has in the place of the run's objects.
+            // The kernel would answer its calls from the backing object.
             monitor.in_process.exclude(tid);
         }
     }
@@ -137,12 +143,9 @@ pub fn pivot(call: &Call<'_>) -> Result<Answer> {
 }
 
 /// Changes what is mounted at `target`, for which the kernel has nothing. EINVAL if nothing is.
-fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> {
+fn change(request: &Request, target: &Place) -> Result<Answer> {
     if !is_root(target) {
         return Err(Errno::EINVAL.into());
-    }
-    if !call.caller()?.has(caps::SYS_ADMIN) {
-        return Err(Errno::EPERM.into());
     }
     // Container runtimes repeat for each mount what they have set for the one around it.
     let stays = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
@@ -155,10 +158,7 @@ fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> 
 }
 
 /// ENOTDIR where a directory would cover something else, or the reverse. The kernel says so of what it has itself.
-fn may_mount_on(call: &Call<'_>, request: &Request, source: &Found, target: &Place) -> Result<()> {
-    if !call.caller()?.has(caps::SYS_ADMIN) {
-        return Err(Errno::EPERM.into());
-    }
+fn may_mount_on(request: &Request, source: &Found, target: &Place) -> Result<(), Errno> {
     let is_dir = match source {
         Found::InRun(source) => source.node.is_dir(),
         // The mount point is of the target's kind, so the kernel compares.
@@ -168,16 +168,16 @@ fn may_mount_on(call: &Call<'_>, request: &Request, source: &Found, target: &Pla
     if is_dir == target.node.is_dir() {
         Ok(())
     } else {
-        Err(Errno::ENOTDIR.into())
+        Err(Errno::ENOTDIR)
     }
 }
 
-/// The path by which the kernel finds, for the caller, a mount point that stands for `target`: in the place of the directory that its mount shows, or in the run-time
-/// directory. EOPNOTSUPP where the caller cannot reach that.
+/// The caller's path of a new backing object, for a mount on `target`: in the backing directory of the mount that `target` is in, so that it goes with that, or in the
+/// run-time directory. EOPNOTSUPP where the caller cannot reach that.
 fn mount_point(call: &Call<'_>, target: Place) -> Result<Vec<u8>> {
     let namespaces = &call.monitor.namespaces;
-    let in_place = namespaces.in_place_of(&target.mount);
-    let object = match (&target.mount.in_kernel, in_place) {
+    let backing = namespaces.backing_of(&target.mount);
+    let object = match (&target.mount.in_kernel, backing) {
         (Some(in_kernel), Some(dir)) => {
             let seen = call.path_in_kernel(in_kernel.path.clone());
             Object::in_directory(&dir, &seen, target.node.is_dir())?
@@ -188,7 +188,7 @@ fn mount_point(call: &Call<'_>, target: Place) -> Result<Vec<u8>> {
     Ok(object.seen)
 }
 
-/// Has the kernel mount an object of the host in the place of `source`.
+/// Has the caller bind a backing object instead of `source`.
 fn bind(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
     let object = Object::new(call, source.node.is_dir())?;
     call.monitor
@@ -203,7 +203,7 @@ fn bind(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
     }))
 }
 
-/// An empty directory or file of the run-time directory that the kernel mounts, or mounts something on.
+/// A backing object: an empty directory or file of the run-time directory.
 struct Object {
     path: PathBuf,
     /// The path by which the caller finds it.

@@ -1,8 +1,8 @@
 //! The places of the run's mounts in a mount namespace, from the kernel's list of the mounts there:
 //!
 //! - A mount that the run began with is wherever the namespace shows the directory of the host in which it is in the run.
-//! - A directory or file of the run that a process has bound has a mount of the kernel in its place, which the list names.
-//! - What a process has mounted on a directory or file in a mount of the run is elsewhere for the kernel, on a mount point whose name says what it covers.
+//! - Of a directory or file of the run that a process has bound, the kernel has bound the backing object, by whose name it is known.
+//! - What a process has mounted on a directory or file in a mount of the run is mounted on a backing object, by whose name it is known what is covered.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use goanna_vfs::mount_list::{HostMount, host_mounts, innermost};
 use goanna_vfs::{Caller, InKernel, KernelMount, Mount, MountFlags, Mounts, Place};
 
-use super::{Namespaces, Part};
+use super::{Bind, Namespaces};
 
 /// Longest list of mounts in bytes.
 const LIST_MAX: u64 = 64 << 20;
@@ -44,7 +44,7 @@ impl<'l> Lines<'l> {
         caller: &Caller,
     ) -> Option<(Vec<Arc<Mount>>, Vec<KernelMount>)> {
         let mut rest: Vec<&HostMount<'_>> = self.lines.iter().collect();
-        rest.retain(|line| match self.part_in(known, line) {
+        rest.retain(|line| match self.bind_in(known, line) {
             Some(_) => true,
             None => self.covers(known, line).is_some() && self.is_visible(line),
         });
@@ -86,8 +86,8 @@ impl<'l> Lines<'l> {
                     None => vec![self.reached(&line.target)],
                 };
                 for target in &targets {
-                    match self.part_at(known, line, target) {
-                        Some(part) => mounts.push(Arc::new(part)),
+                    match self.bind_at(known, line, target) {
+                        Some(bind) => mounts.push(Arc::new(bind)),
                         None => in_kernel.push(KernelMount {
                             target: target.clone(),
                             path: self.reached(&line.target),
@@ -131,34 +131,33 @@ impl<'l> Lines<'l> {
         found.is_ok_and(|found| found.stx_mnt_id == line.id)
     }
 
-    /// The part of the run in whose place the mount of the kernel in `line` is, unless another mount covers that. It shows the object of the host with the name of the
-    /// part.
-    fn part_in(&self, known: &Namespaces, line: &HostMount<'_>) -> Option<Part> {
+    /// The bind mount of the run for which the kernel has the mount in `line`, unless another mount covers that.
+    fn bind_in(&self, known: &Namespaces, line: &HostMount<'_>) -> Option<Bind> {
         let root = line.root();
         let name = str::from_utf8(last_of(&root)).ok()?;
-        let part = known.part(name)?;
-        let object = part.object.as_os_str().as_bytes();
+        let bind = known.bind_by(name)?;
+        let object = bind.object.as_os_str().as_bytes();
         let is_it = is_same(object, &self.reached(&line.target));
-        (is_it && self.is_visible(line)).then_some(part)
+        (is_it && self.is_visible(line)).then_some(bind)
     }
 
-    /// The objects of the host that are in the place of a part here.
+    /// The backing objects of the bind mounts that are seen here.
     pub(super) fn objects(&self, known: &Namespaces) -> impl Iterator<Item = PathBuf> {
-        let parts = self
+        let binds = self
             .lines
             .iter()
-            .filter_map(|line| self.part_in(known, line));
-        parts.map(|part| part.object)
+            .filter_map(|line| self.bind_in(known, line));
+        binds.map(|bind| bind.object)
     }
 
-    /// The mount that is to be seen at `target` instead of the kernel's in `line`; `None` if that is the kernel's own.
-    fn part_at(&self, known: &Namespaces, line: &HostMount<'_>, target: &[u8]) -> Option<Mount> {
-        let part = self.part_in(known, line)?;
+    /// The bind mount of the run at `target` for which the kernel has the mount in `line`; `None` if that is another one.
+    fn bind_at(&self, known: &Namespaces, line: &HostMount<'_>, target: &[u8]) -> Option<Mount> {
+        let bind = self.bind_in(known, line)?;
         let path = self.reached(&line.target);
-        let source = part.base.source.clone();
-        let flags = part.flags | flags_of(line);
-        let mut mount = Mount::new(part.fs, target.to_vec(), flags, source, part.number);
-        mount.base = Some(part.base);
+        let source = bind.base.source.clone();
+        let flags = bind.flags | flags_of(line);
+        let mut mount = Mount::new(bind.fs, target.to_vec(), flags, source, bind.number);
+        mount.base = Some(bind.base);
         mount.in_kernel = Some(InKernel { id: line.id, path });
         Some(mount)
     }

@@ -27,15 +27,16 @@ use list::{Lines, read_list};
 
 /// Threads whose mounts are remembered, each by a descriptor.
 const KNOWN_MAX: usize = 512;
-/// A directory or file in a mount of the run that a process has bound elsewhere.
+
+/// A bind mount of a directory or file in a mount of the run.
 #[derive(Clone)]
-struct Part {
+struct Bind {
     fs: Arc<dyn FileSystem>,
     /// The mount that has all its files.
     base: Arc<Mount>,
     flags: MountFlags,
     number: u64,
-    /// The object of the host in its place.
+    /// The backing object, which the kernel has bound instead.
     object: PathBuf,
 }
 
@@ -69,12 +70,12 @@ struct Known {
 
 /// The mount namespaces of a run's processes.
 pub struct Namespaces {
-    /// The directory of the objects that the kernel has instead of those of the run. Their names are random numbers.
+    /// The directory of the backing objects, with random numbers as their names.
     objects: PathBuf,
     own: OnceLock<Option<OsString>>,
-    /// By name.
-    parts: RwLock<HashMap<String, Part>>,
-    /// What is covered by the mounts of the kernel whose mount points have these names.
+    /// By the names of their backing objects.
+    binds: RwLock<HashMap<String, Bind>>,
+    /// What is covered by mounts of the kernel, by the names of the backing objects that are their mount points.
     covered: RwLock<HashMap<String, Place>>,
     /// The directories in which other names of files are, by the file, and by the new name in the directory around.
     exposed: Mutex<HashMap<(PathBuf, PathBuf), String>>,
@@ -85,18 +86,18 @@ pub struct Namespaces {
 impl std::fmt::Debug for Namespaces {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
-            .entries(self.parts.read().keys())
+            .entries(self.binds.read().keys())
             .finish_non_exhaustive()
     }
 }
 
 impl Namespaces {
-    /// None yet. `objects` is a directory for objects of the host.
+    /// None yet. `objects` is the directory for backing objects.
     pub fn new(objects: PathBuf) -> Self {
         Self {
             objects,
             own: OnceLock::new(),
-            parts: RwLock::default(),
+            binds: RwLock::default(),
             covered: RwLock::default(),
             exposed: Mutex::default(),
             known: Mutex::default(),
@@ -143,7 +144,7 @@ impl Namespaces {
         let lines = Lines::new(text, tid);
         let (mounts, in_kernel) = lines.mounts(self, in_run, caller)?;
         let kernel_root = lines.root;
-        // The kernel has something else in the place of a root directory in a mount of the run.
+        // The kernel's root directory is a backing directory if that of the process is in a mount.
         let mounted = mounts.iter().rfind(|mount| mount.target == kernel_root);
         let root = Root {
             at: mounted.map_or_else(|| Pos::Host(kernel_root.clone()), Pos::mount_root),
@@ -156,15 +157,15 @@ impl Namespaces {
         })
     }
 
-    /// Whether a process has bound a part of the run.
-    pub fn have_parts(&self) -> bool {
-        !self.parts.read().is_empty()
+    /// Whether a process has bound something of the run.
+    pub fn have_binds(&self) -> bool {
+        !self.binds.read().is_empty()
     }
 
-    /// The object at `place` is about to be bound by a process that sees `mounts`. The kernel has `object`, with the name `name`, in its place.
+    /// What is at `place` is about to be bound by a process that sees `mounts`. The kernel binds the backing object `object`, with the name `name`.
     pub fn bind(&self, (name, object): (String, PathBuf), place: &Place, mounts: &Mounts) {
         let base = Arc::clone(place.mount.whole());
-        let part = Part {
+        let bind = Bind {
             fs: Arc::new(Subtree::new(Arc::clone(&base.fs), place.node.clone())),
             base,
             // What is bound read-only stays so: the kernel cannot lock it.
@@ -172,17 +173,16 @@ impl Namespaces {
             number: mounts.take_number(),
             object,
         };
-        self.parts.write().insert(name, part);
+        self.binds.write().insert(name, bind);
     }
 
-    /// The kernel is about to mount something on a directory or file with the name `name`, which covers `place`.
+    /// The kernel is about to mount something on the backing object with the name `name`, by which `place` is covered.
     pub fn cover(&self, name: String, place: Place) {
         let former = self.covered.write().insert(name, place);
         drop(former);
     }
 
-    /// A directory of the host in which the monitor makes objects that the kernel finds for thread `tid`, and the path by which it finds it. `None` where the thread
-    /// has covered all of them.
+    /// A directory for backing objects that thread `tid` can reach, and its path for the thread. `None` where the thread has covered all of them.
     pub fn directory(&self, tid: i32) -> Option<(PathBuf, Vec<u8>)> {
         let own = read_list(&mut File::open("/proc/self/mountinfo").ok()?)?;
         let text = read_list(&mut File::open(format!("/proc/{tid}/mountinfo")).ok()?)?;
@@ -217,12 +217,11 @@ impl Namespaces {
         Some(path)
     }
 
-    /// The directory of the host in the place of the directory that `mount` shows, if the kernel has one there.
-    pub fn in_place_of(&self, mount: &Mount) -> Option<PathBuf> {
-        let parts = self.parts.read();
-        let mut parts = parts.values();
-        let part = parts.find(|part| part.number == mount.number)?;
-        Some(part.object.clone())
+    /// The backing directory that the kernel has bound instead of what `mount` shows, if that is a bind mount.
+    pub fn backing_of(&self, mount: &Mount) -> Option<PathBuf> {
+        let binds = self.binds.read();
+        let bind = binds.values().find(|bind| bind.number == mount.number)?;
+        Some(bind.object.clone())
     }
 
     /// Closes what the monitor has open to know what processes see.
@@ -237,8 +236,8 @@ impl Namespaces {
         drop(known);
     }
 
-    fn part(&self, name: &str) -> Option<Part> {
-        self.parts.read().get(name).cloned()
+    fn bind_by(&self, name: &str) -> Option<Bind> {
+        self.binds.read().get(name).cloned()
     }
 }
 
