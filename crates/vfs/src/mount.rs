@@ -187,8 +187,8 @@ impl Mounts {
         }
     }
 
-    /// A table of `mounts` alone, for processes whose mount namespace is not that of the run, and of what the kernel has mounted inside of these. They may be
-    /// those of this table, at other places.
+    /// A table for processes in another mount namespace than that of the run: of `mounts`, which may be those of this table at other places, and of what the kernel
+    /// has mounted inside of them.
     #[must_use]
     pub fn of_namespace(&self, mounts: Vec<Arc<Mount>>, in_kernel: Vec<KernelMount>) -> Self {
         let mut table = self.branch();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{Caller, Errno, FileSystem, Node, Result, forward};
 
-/// The file system whose root is `root`, a directory or a file of `lower`. All else is that of `lower`.
+/// The file system with `root`, a directory or a file of `lower`, as its root. Everything else is forwarded to `lower`.
 ///
 /// [`FileSystem::parent`] and [`FileSystem::path`] of a directory that has been renamed to a place outside are ENOENT, as in Linux (`path_connected` in
 /// `fs/namei.c`): no path leads out of the part.

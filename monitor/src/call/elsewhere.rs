@@ -44,7 +44,7 @@ impl Call<'_> {
         }
         let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
         let link = str::from_utf8(link).ok()?;
-        match self.host_pos(shown.into_encoded_bytes(), link) {
+        match self.host_pos(shown.into_encoded_bytes(), || link.to_owned()) {
             Pos::Host(path) => self.mounts.path_in_run(&path),
             Pos::Mounted(_) => None,
         }
@@ -70,14 +70,19 @@ impl Call<'_> {
 
     /// The position of the host object behind `link` in /proc, for which the kernel showed `path`. It is found from the root directory that this task has in the kernel, by
     /// its own path in the mount namespace of the run, or by `link`.
-    pub(super) fn host_pos(&self, path: Vec<u8>, link: &str) -> Pos {
-        let without_slash = |path: Vec<u8>| if path == b"/" { Vec::new() } else { path };
-        let path = without_slash(path);
-        match self.reached(&path) {
-            Some(inside) if leads_to(&inside, link.as_bytes()) => Pos::Host(inside),
+    pub(super) fn host_pos(&self, path: Vec<u8>, link: impl FnOnce() -> String) -> Pos {
+        let path = if path == b"/" { Vec::new() } else { path };
+        let Some(inside) = self.reached(&path) else {
+            return Pos::Host(path);
+        };
+        let link = link().into_bytes();
+        if leads_to(&inside, &link) {
+            Pos::Host(inside)
+        } else if leads_to(&path, &link) {
+            Pos::Host(path)
+        } else {
             // Of another mount namespace.
-            Some(_) if !leads_to(&path, link.as_bytes()) => Pos::Host(link.as_bytes().to_vec()),
-            _ => Pos::Host(path),
+            Pos::Host(link)
         }
     }
 

@@ -312,7 +312,7 @@ impl<'m> Call<'m> {
             }
             // Deeper than the longest path: the link in /proc is used instead.
             let path = procfs::cwd(tid).unwrap_or_else(|_| format!("/proc/{tid}/cwd").into_bytes());
-            Ok((self.host_pos(path, &link()), true))
+            Ok((self.host_pos(path, link), true))
         };
         // pivot_root(2) changes that of other processes, too.
         if self.monitor.roots.may_have_left(tid) {
@@ -356,8 +356,8 @@ impl<'m> Call<'m> {
             return Ok((Pos::Mounted(self.place_of(&shadow)?), false));
         }
         let path = procfs::fd_link(self.task.tid, dirfd)?;
-        let link = format!("/proc/{}/fd/{dirfd}", self.task.tid);
-        Ok((self.host_pos(path, &link), true))
+        let link = || format!("/proc/{}/fd/{dirfd}", self.task.tid);
+        Ok((self.host_pos(path, link), true))
     }
 
     /// The root directory of the caller, as when the call first asked; `None`: that of the run.

@@ -3,8 +3,8 @@
 //! Such a process mounts for its namespace alone, and only the process itself can. So it makes the call, with arguments of ours
 //! ([`Namespaces`](crate::process::namespaces::Namespaces), docs/decisions/0140):
 //!
-//! - Instead of a directory or file of the run it binds a backing object, by whose name the monitor finds the mount again.
-//! - Instead of on a directory or file of the run it mounts on a backing object, by whose name the monitor knows what is covered.
+//! - It binds a backing object instead of a directory or file of the run. The monitor recognises the mount by the name of that.
+//! - It mounts on a backing object instead of a directory or file of the run. The monitor knows what is covered by the name of that.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;

@@ -44,10 +44,7 @@ fn may_mount(call: &Call<'_>) -> Result<()> {
 
 /// The target of a call about a mount, unless the kernel has that, too.
 fn in_run(target: Target) -> Option<Place> {
-    match target {
-        Target::At(place) if !is_in_place(&place) => Some(place),
-        _ => None,
-    }
+    target.place().filter(|place| !is_in_place(place))
 }
 
 /// Flags of the usual kind for those of a call with flags of its own.

@@ -1,8 +1,8 @@
 //! The places of the run's mounts in a mount namespace, from the kernel's list of the mounts there:
 //!
 //! - A mount that the run began with is wherever the namespace shows the directory of the host in which it is in the run.
-//! - Of a directory or file of the run that a process has bound, the kernel has bound the backing object, by whose name it is known.
-//! - What a process has mounted on a directory or file in a mount of the run is mounted on a backing object, by whose name it is known what is covered.
+//! - A bind mount of a directory or file of the run is one of its backing object for the kernel; the name of that says which one it is.
+//! - A mount on a directory or file of the run is one on a backing object for the kernel; the name of that says what is covered.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ const LIST_MAX: u64 = 64 << 20;
 /// The lines of a list of mounts.
 pub(super) struct Lines<'l> {
     lines: Vec<HostMount<'l>>,
-    /// The root directory of the process whose list it is.
+    /// The path by which the monitor reaches the root directory of the process that has this list.
     pub(super) root: Vec<u8>,
 }
 

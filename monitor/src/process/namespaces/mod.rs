@@ -25,7 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::shadow::run_directory::random_name;
 use list::{Lines, read_list};
 
-/// Threads whose mounts are remembered, each by a descriptor.
+/// Maximum number of threads of which the mounts are kept. Each takes a descriptor.
 const KNOWN_MAX: usize = 512;
 
 /// A bind mount of a directory or file in a mount of the run.
