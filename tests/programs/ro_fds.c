@@ -69,6 +69,40 @@ static void changes(void)
 	F("FICLONE", ioctl(fd, FICLONE, fd));
 }
 
+/* Changes by the descriptor as an empty path, and by its link in /proc. */
+static void changes_by_links(void)
+{
+	struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+	struct fsxattr attributes = { 0 };
+	struct { unsigned long value; unsigned size, flags; } xattr = { (unsigned long)"v", 1, 0 };
+	char link[64];
+	int number = 0, opened;
+
+	F("fchownat empty", fchownat(fd, "", getuid(), getgid(), AT_EMPTY_PATH));
+	F("fchmodat2 empty", syscall(452, fd, "", 0600, AT_EMPTY_PATH));
+	F("utimensat empty", utimensat(fd, "", times, AT_EMPTY_PATH));
+	F("faccessat empty", syscall(SYS_faccessat2, fd, "", W_OK, AT_EMPTY_PATH));
+	F("setxattrat empty", syscall(463, fd, "", AT_EMPTY_PATH, "user.x", &xattr, sizeof xattr));
+	F("FS_IOC_FSSETXATTR", ioctl(fd, FS_IOC_FSSETXATTR, &attributes));
+	F("FS_IOC_SETVERSION", ioctl(fd, FS_IOC_SETVERSION, &number));
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	F("chmod link", chmod(link, 0600));
+	F("chown link", chown(link, getuid(), getgid()));
+	F("utimensat link", utimensat(AT_FDCWD, link, times, 0));
+	F("truncate link", truncate(link, 0));
+	F("access link", access(link, W_OK));
+	F("setxattr link", setxattr(link, "user.x", "v", 1, 0));
+	F("removexattr link", removexattr(link, "user.x"));
+	F("linkat link", linkat(AT_FDCWD, link, AT_FDCWD, outside, AT_SYMLINK_FOLLOW));
+	for (int mode = O_RDONLY; mode <= O_RDWR; mode++) {
+		F(mode == O_RDONLY ? "open link to read" : mode == O_WRONLY ? "open link to write" : "open link for both",
+		  (opened = open(link, mode | O_NONBLOCK)) < 0 ? -1 : 0);
+		close(opened);
+	}
+	F("O_TRUNC link", (opened = open(link, O_RDONLY | O_TRUNC | O_NONBLOCK)) < 0 ? -1 : 0);
+	close(opened);
+}
+
 static unsigned sum(size_t length)
 {
 	unsigned total = 0;
@@ -332,6 +366,7 @@ static void steps(void)
 		kind = label;
 		fd = MUST(open(kinds[n].path, kinds[n].flags));
 		changes();
+		changes_by_links();
 		reads();
 		locks();
 		maps();

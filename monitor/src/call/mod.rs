@@ -1,6 +1,7 @@
 //! One call of a tracee: its arguments, and the objects that they name.
 
 mod elsewhere;
+mod through_mount;
 mod view;
 
 use std::cell::OnceCell;
@@ -22,6 +23,7 @@ use crate::process::memory::ArgumentMemory;
 use crate::process::namespaces::Elsewhere;
 use crate::process::task::{Cwd, Task};
 use crate::shadow::{Identity, Shadow, names_only};
+pub use through_mount::{mount_showing, shows_host_read_only};
 pub use view::{TaskView, thread_of};
 
 /// The object that a descriptor of the tracee refers to.
@@ -101,8 +103,8 @@ pub struct Call<'m> {
     pub opens_itself: bool,
     args: [u64; 6],
     caller: OnceCell<Arc<Caller>>,
-    /// A directory descriptor of the call, and the device and inode number of what it refers to.
-    dirfd: OnceCell<(i32, Identity)>,
+    /// A directory descriptor of the call, and device, inode number and mode of what it refers to.
+    dirfd: OnceCell<(i32, (u64, u64, u32))>,
     /// How the thread sees `mounts` in a mount namespace of its own, if it is in one.
     elsewhere: Option<Elsewhere>,
     root: OnceCell<Option<Root>>,
@@ -323,18 +325,24 @@ impl<'m> Call<'m> {
 
     /// The device and inode number of the object where a relative path from `dirfd` starts, as when the call first asked.
     pub fn start_identity(&self, dirfd: i32) -> Result<Identity, Errno> {
-        if let Some((known, identity)) = self.dirfd.get()
+        self.start_object(dirfd).map(|(dev, ino, _)| (dev, ino))
+    }
+
+    /// The same with its mode.
+    fn start_object(&self, dirfd: i32) -> Result<(u64, u64, u32), Errno> {
+        if let Some((known, object)) = self.dirfd.get()
             && *known == dirfd
         {
-            return Ok(*identity);
+            return Ok(*object);
         }
-        let identity = if dirfd == libc::AT_FDCWD {
-            procfs::cwd_identity(self.task.tid)?
+        let object = if dirfd == libc::AT_FDCWD {
+            let (dev, ino) = procfs::cwd_identity(self.task.tid)?;
+            (dev, ino, libc::S_IFDIR)
         } else {
-            self.task.identity(dirfd)?
+            self.task.object(dirfd)?
         };
-        let _ = self.dirfd.set((dirfd, identity));
-        Ok(identity)
+        let _ = self.dirfd.set((dirfd, object));
+        Ok(object)
     }
 
     fn start(&self, dirfd: i32, path: &[u8]) -> Result<(Pos, bool)> {
@@ -351,9 +359,12 @@ impl<'m> Call<'m> {
         if dirfd == libc::AT_FDCWD {
             return self.cwd();
         }
-        let identity = self.start_identity(dirfd)?;
-        if let Some(shadow) = self.shadow_of(dirfd, identity)? {
+        let (dev, ino, mode) = self.start_object(dirfd)?;
+        if let Some(shadow) = self.shadow_of(dirfd, (dev, ino))? {
             return Ok((Pos::Mounted(self.place_of(&shadow)?), false));
+        }
+        if mode & libc::S_IFMT != libc::S_IFDIR {
+            return Err(Errno::ENOTDIR.into());
         }
         let path = procfs::fd_link(self.task.tid, dirfd)?;
         let link = || format!("/proc/{}/fd/{dirfd}", self.task.tid);
@@ -474,7 +485,7 @@ impl<'m> Call<'m> {
             }
             return Ok(match self.shadow(dirfd)? {
                 Some(shadow) => Target::At(self.place_of(&shadow)?),
-                None => Target::PassOn,
+                None => self.host_file(dirfd),
             });
         }
         self.object(dirfd, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0)

@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use goanna_vfs::walk::{Pos, ProcessView};
 use goanna_vfs::{Errno, Place, Result, caps};
 
+use super::through_mount::in_read_only_mount;
 use crate::Monitor;
 
 /// /proc as one task sees it, for walks.
@@ -34,8 +35,11 @@ impl ProcessView for TaskView<'_> {
         if is_mapping(path) && !self.may_open_mappings() {
             return None;
         }
-        let place = self.monitor.behind_magic_link(path)?;
-        Some(Pos::Mounted(self.seen(place)))
+        let place = match self.monitor.behind_magic_link(path) {
+            Some(place) => self.seen(place),
+            None => in_read_only_mount(&self.monitor.mounts_of(self.tid).0, path)?,
+        };
+        Some(Pos::Mounted(place))
     }
 
     fn self_ids(&self) -> (i32, i32) {

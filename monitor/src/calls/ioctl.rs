@@ -6,7 +6,7 @@
 
 use std::os::fd::OwnedFd;
 
-use goanna_vfs::{Errno, Place, Result, caps, ops};
+use goanna_vfs::{Errno, FileKind, MountFlags, Place, Result, caps, ops};
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Whence, lseek};
 
@@ -15,7 +15,7 @@ use super::map::share;
 use super::read::Content;
 use super::size::allocate;
 use crate::Monitor;
-use crate::call::{Answer, Call, Descriptor};
+use crate::call::{Answer, Call, Descriptor, Target};
 use crate::shadow::{Shadow, names_only};
 use crate::watches::report::{self, Touch};
 
@@ -35,8 +35,10 @@ pub const DEVICE_TYPES: &[u32] = &[
     0xae00, // virtual machines
 ];
 
+const DIRECTION_SHIFT: u32 = 30;
+
 const fn request(direction: u32, kind: u8, number: u32, size: u32) -> u32 {
-    direction << 30 | size << 16 | (kind as u32) << 8 | number
+    direction << DIRECTION_SHIFT | size << 16 | (kind as u32) << 8 | number
 }
 
 const WRITES: u32 = 1;
@@ -87,9 +89,12 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
             Shadow::File { place, .. } => of_file(call, place, &ofd),
             Shadow::Dir { .. } if names_only(&ofd)? => Err(Errno::EBADF.into()),
             Shadow::Dir { place, .. } => of_directory(call, place, &ofd),
-            // The device answers its own requests, but requests on the inode belong to the back end.
-            Shadow::Special { place, .. } if call.uint(1) == FS_IOC_SETFLAGS => {
-                set_flags(call, place)
+            // The device answers, but Linux looks at the mount first.
+            Shadow::Special { place, .. }
+                if sets_flags(call.uint(1))
+                    && place.mount.flags.contains(MountFlags::READ_ONLY) =>
+            {
+                Err(Errno::EROFS.into())
             }
             Shadow::Special { .. } | Shadow::Snapshot { .. } => Ok(Answer::PassOn),
             Shadow::Reference { .. } => Err(Errno::EBADF.into()),
@@ -217,9 +222,30 @@ fn reserve(call: &Call<'_>, ofd: &OwnedFd, mode: i32) -> Result<Answer> {
     allocate(call, mode | libc::FALLOC_FL_KEEP_SIZE, start, len)
 }
 
-/// Requests on the host's descriptors that name a further descriptor.
+/// Whether Linux itself refuses a request in a read-only mount, for files of every kind.
+fn sets_flags(request: u32) -> bool {
+    matches!(request, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR)
+}
+
+/// Whether file systems refuse a request in a read-only mount. Those that give the kernel something, and get nothing from it, are changes.
+fn is_change(request: u32) -> bool {
+    let kind = (request & TYPE_BITS) >> 8;
+    let is_of_files = [b'f', b'v', b'X', 0x94].map(u32::from).contains(&kind);
+    is_of_files
+        && request >> DIRECTION_SHIFT == WRITES
+        && !matches!(request, FICLONE | FICLONERANGE)
+}
+
+/// Requests on the host's descriptors that change a file or name a further descriptor.
 fn of_host(call: &Call<'_>) -> Result<Answer> {
     let argument = call.arg(2);
+    let request = call.uint(1);
+    if is_change(request)
+        && let Target::At(place) = call.host_file(call.int(0))
+        && (sets_flags(request) || place.node.kind() == FileKind::Regular)
+    {
+        return Err(Errno::EROFS.into());
+    }
     // The kernel reports a bad pointer, in the order of its errors.
     let descriptor_at = |offset: u64| {
         let read = call.read_u32(argument.wrapping_add(offset));

@@ -3,13 +3,12 @@
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use goanna_vfs::walk::{Last, Pos, is_magic_link};
 use goanna_vfs::{Errno, FileKind, FsError, Place, Result, caps, ops};
 
-use crate::call::{Answer, Call, Entry, Resolved, Target, thread_of};
+use crate::call::{Answer, Call, Entry, Resolved, Target, mount_showing, thread_of};
 use crate::process::roots;
 use crate::watches::report::{self, Move, Removal};
 
@@ -68,31 +67,37 @@ fn move_name(
     ops::rename_flags(flags)?;
     call.mounts.link_free().forget();
     let from_at = call.resolve_parent(from_fd, &from?)?;
-    let to_at = call.resolve_parent(to_fd, &to?)?;
+    let caller = call.caller()?;
+    let may_pass = |dir: &Pos| ops::may_pass(&caller, &call.place(dir.clone())?);
+    let to_at = match (|| call.resolve_parent(to_fd, &to?))() {
+        Ok(to_at) => to_at,
+        // Linux walks to the first parent before it reads the second path.
+        Err(error) => {
+            may_pass(&from_at.at.dir)?;
+            return Err(error);
+        }
+    };
     let on_host = |dir: &Pos| matches!(dir, Pos::Host(_));
     let covered = [&from_at, &to_at].map(|name| call.covers(&name.at.dir, &name.at.last));
     let covered = match covered {
         [Ok(None), Ok(None)] => None,
         [from, to] => Some((from?, to?)),
     };
-    if on_host(&from_at.at.dir) != on_host(&to_at.at.dir) {
-        return Err(Errno::EXDEV.into());
-    }
-    if on_host(&from_at.at.dir) && from_at.native && to_at.native && covered.is_none() {
+    let is_same = on_host(&from_at.at.dir) == on_host(&to_at.at.dir);
+    if is_same && on_host(&from_at.at.dir) && from_at.native && to_at.native && covered.is_none() {
         return Ok(Answer::PassOn);
     }
-    let Last::Name(from) = &from_at.at.last else {
-        return Err(Errno::EBUSY.into());
-    };
-    let Last::Name(to) = &to_at.at.last else {
+    let (Last::Name(from), Last::Name(to), true) = (&from_at.at.last, &to_at.at.last, is_same)
+    else {
+        may_pass(&from_at.at.dir)?;
+        may_pass(&to_at.at.dir)?;
         let must_be_new = flags & libc::RENAME_NOREPLACE != 0;
-        return Err(if must_be_new {
-            Errno::EEXIST.into()
-        } else {
-            Errno::EBUSY.into()
+        return Err(match from_at.at.last {
+            _ if !is_same => Errno::EXDEV.into(),
+            Last::Name(_) if must_be_new => Errno::EEXIST.into(),
+            _ => Errno::EBUSY.into(),
         });
     };
-    let caller = call.caller()?;
     let from_dir = call.place(from_at.at.dir.clone())?;
     let to_dir = call.place(to_at.at.dir.clone())?;
     if let Some((moved, replaced)) = covered {
@@ -242,13 +247,16 @@ impl Source {
             {
                 return Err(Errno::ENOENT.into());
             }
-            return Ok(match call.monitor.shadows.of_descriptor(&ofd)? {
-                None => Self::Open(ofd),
-                Some(shadow) => Self::At(Resolved {
-                    at: Pos::Mounted(call.place_of(&shadow)?),
+            let place = match call.monitor.shadows.of_descriptor(&ofd)? {
+                None => call.host_file(dirfd).place(),
+                Some(shadow) => Some(call.place_of(&shadow)?),
+            };
+            return Ok(place.map_or(Self::Open(ofd), |place| {
+                Self::At(Resolved {
+                    at: Pos::Mounted(place),
                     native: false,
-                }),
-            });
+                })
+            }));
         }
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
         let resolved = call.resolve(dirfd, path, follow)?;
@@ -410,24 +418,11 @@ fn put_path(call: &Call<'_>, mut path: Vec<u8>, buffer: u64, size: usize) -> Res
     put_target(call, buffer, &path, size)
 }
 
-/// The path in a pass-through mount of a host file. A tracee that opened the same file by its host path sees this path,
-/// too: for the kernel it is one object. Of several mounts that show the file, the one with the innermost source counts. A
-/// path that another mount covers does not lead to the file.
+/// The path in a pass-through mount of a host file.
 fn through_mount(call: &Call<'_>, link: &[u8]) -> Option<Vec<u8>> {
     let shown = nix::fcntl::readlink(OsStr::from_bytes(link)).ok()?;
-    let mounts = &call.mounts;
-    let paths = mounts.iter().filter_map(|mount| {
-        let source = mount.fs.host_path(&mount.fs.root())?;
-        let inside = Path::new(&shown).strip_prefix(&source).ok()?;
-        let path = mount.absolute(inside.as_os_str().as_bytes());
-        let leads_there = mounts
-            .innermost(&path)
-            .is_some_and(|innermost| Arc::ptr_eq(innermost, mount));
-        leads_there.then(|| (source.as_os_str().len(), path))
-    });
-    // The first of several with the same source.
-    let best = paths.reduce(|best, other| if other.0 > best.0 { other } else { best });
-    best.map(|(_, path)| path)
+    let (mount, inside) = mount_showing(&call.mounts, shown.as_bytes())?;
+    Some(mount.absolute(&inside))
 }
 
 /// readlink(2)

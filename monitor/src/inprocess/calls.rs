@@ -63,6 +63,18 @@ pub fn kind_of(nr: u32) -> Option<u32> {
     KINDS.get(found).map(|(_, kind)| *kind)
 }
 
+/// Whether call `nr` changes attributes of the file of a descriptor.
+pub fn changes_attributes(nr: u32) -> bool {
+    const CHANGES: [i64; 5] = [
+        libc::SYS_fchmod,
+        libc::SYS_fchown,
+        libc::SYS_fsetxattr,
+        libc::SYS_fremovexattr,
+        libc::SYS_utimensat,
+    ];
+    CHANGES.contains(&i64::from(nr))
+}
+
 /// Whether stubs make call `nr` natively: those they answer, and openat2(2), by which they look for symbolic links. They never make
 /// copy_file_range(2), whose sixth argument is in the cookie's register.
 pub fn admits_cookie(nr: u32) -> bool {

@@ -46,7 +46,7 @@ use goanna_vfs::{Errno, Mounts};
 use parking_lot::Mutex;
 
 use crate::Monitor;
-use crate::call::Call;
+use crate::call::{Call, shows_host_read_only};
 use crate::ptracer::inject::map;
 use crate::ptracer::mailbox::{MapRequest, Message};
 use area::{Constants, MountNames};
@@ -151,7 +151,10 @@ impl InProcess {
         let Some(constants) = &self.constants else {
             return;
         };
-        if calls::kind_of(call.nr).is_none() {
+        // A stub cannot tell a descriptor of a read-only mount from another one.
+        let is_checked =
+            || calls::changes_attributes(call.nr) && shows_host_read_only(&call.mounts);
+        if calls::kind_of(call.nr).is_none() || is_checked() {
             return;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);

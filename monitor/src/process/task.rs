@@ -95,9 +95,14 @@ impl Task {
 
     /// Device and inode of the object that descriptor `fd` refers to. EBADF.
     pub fn identity(&self, fd: i32) -> Result<(u64, u64), Errno> {
+        self.object(fd).map(|(dev, ino, _)| (dev, ino))
+    }
+
+    /// Device, inode and mode of that object. EBADF.
+    pub fn object(&self, fd: i32) -> Result<(u64, u64, u32), Errno> {
         match self.own_copy(fd) {
-            Ok(ofd) => stat::identity(ofd.as_fd()).map(|(dev, ino, _)| (dev, ino)),
-            Err(Errno::EPERM | Errno::ENOSYS) => procfs::fd_identity(self.tid, fd),
+            Ok(ofd) => stat::identity(ofd.as_fd()),
+            Err(Errno::EPERM | Errno::ENOSYS) => procfs::fd_object(self.tid, fd),
             Err(errno) => Err(errno),
         }
     }

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use super::perm::{Protections, Rights, check, may_link, rights, sticky_for};
-use super::{check_name, checks_permissions, fs, may_search, writable};
+use super::{check_name, checks_permissions, fs, may_pass, may_search, writable};
 use crate::{Caller, Errno, FileKind, FsError, Node, PATH_MAX, Place, Result, caps, file_flags};
 
 /// The entry `name` of `dir`: ENOTDIR, EACCES without search permission, ENAMETOOLONG above 255 bytes, ENOENT.
@@ -230,10 +230,10 @@ pub fn rename_flags(flags: u32) -> Result<()> {
 /// The checks of rename(2) before it looks up either name: EACCES without search permission, EXDEV, EROFS.
 pub fn begin_rename(caller: &Caller, from_dir: &Place, from: &[u8], to_dir: &Place) -> Result<()> {
     let same_mount = from_dir.mount.number == to_dir.mount.number;
-    // A back end that checks access also decides which directory's error comes first.
-    if checks_permissions(from_dir) || !same_mount {
-        may_search(caller, from_dir)?;
-        may_search(caller, to_dir)?;
+    // A back end that checks access also decides which directory's error comes first, if it is asked at all.
+    if checks_permissions(from_dir) || !same_mount || writable(from_dir).is_err() {
+        may_pass(caller, from_dir)?;
+        may_pass(caller, to_dir)?;
     }
     if !same_mount {
         return Err(Errno::EXDEV.into());

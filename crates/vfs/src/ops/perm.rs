@@ -114,6 +114,12 @@ pub fn acl(caller: &Caller, fs: &dyn FileSystem, node: &Node, attr: &Attr) -> Re
     }
 }
 
+/// The part of [`access`] that does not depend on the mount, as `inode_permission` of the kernel: for connect(2).
+pub fn permission(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
+    file_system_permits(place, mask)?;
+    Ok(rights(caller, place)?.permit(caller, mask)?)
+}
+
 /// access(2): `mask` of `R_OK`, `W_OK`, `X_OK`, or 0. For access(2) and faccessat(2) without `AT_EACCESS`,
 /// `caller` is [`Caller::real`].
 ///
@@ -132,8 +138,7 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
         return Err(Errno::EACCES.into());
     }
     if mask != 0 {
-        file_system_permits(place, mask)?;
-        rights(caller, place)?.permit(caller, mask)?;
+        permission(caller, place, mask)?;
     }
     if changes && flags.contains(MountFlags::READ_ONLY) {
         return Err(Errno::EROFS.into());
@@ -197,6 +202,15 @@ pub fn may_search(caller: &Caller, dir: &Place) -> Result<()> {
         return Ok(());
     }
     check(caller, dir, libc::X_OK)
+}
+
+/// As [`may_search`], for a step through `dir` without a look-up (`.`, `..`, a mount point): a back end that checks access itself is not asked then.
+pub fn may_pass(caller: &Caller, dir: &Place) -> Result<()> {
+    may_search(caller, dir)?;
+    if checks_permissions(dir) {
+        return Ok(());
+    }
+    Ok(rights(caller, dir)?.permit(caller, libc::X_OK)?)
 }
 
 /// Whether `caller` may follow a symbolic link with attributes `link` found in a directory with attributes

@@ -337,7 +337,10 @@ impl<'a> Walk<'a> {
                     b".." => Last::DotDot,
                     name => Last::Name(name.to_vec()),
                 };
-                self.may_search(&at)?;
+                match (&last, &at) {
+                    (Last::Name(_), Pos::Mounted(place)) => ops::may_search(self.caller, place)?,
+                    _ => self.may_pass(&at)?,
+                }
                 return Ok(parent(at, last, must_be_dir));
             }
             let is_end = is_last && !must_be_dir;
@@ -374,7 +377,7 @@ impl<'a> Walk<'a> {
     fn component(&mut self, at: &Pos, name: &[u8], follow: bool) -> Result<(Pos, Option<Vec<u8>>)> {
         match name {
             b"." => {
-                self.may_search(at)?;
+                self.may_pass(at)?;
                 Ok((at.clone(), None))
             }
             b".." => Ok((self.up(at)?, None)),
@@ -469,15 +472,15 @@ impl<'a> Walk<'a> {
 
     /// ENOTDIR unless `at` is a directory, EACCES without search permission, which Linux requires for `.` and `..`, too. As
     /// [`Walk::must_be_directory`], it checks only mounted places.
-    fn may_search(&self, at: &Pos) -> Result<()> {
+    fn may_pass(&self, at: &Pos) -> Result<()> {
         match at {
-            Pos::Mounted(place) => ops::may_search(self.caller, place),
+            Pos::Mounted(place) => ops::may_pass(self.caller, place),
             Pos::Host(_) => Ok(()),
         }
     }
 
     fn up(&mut self, at: &Pos) -> Result<Pos> {
-        self.may_search(at)?;
+        self.may_pass(at)?;
         self.depth -= 1;
         if self.depth < 0 {
             if self.resolve & libc::RESOLVE_BENEATH != 0 {
@@ -549,7 +552,7 @@ impl<'a> Walk<'a> {
             path.push(b'/');
             path.extend_from_slice(name);
             if let Some(mounted) = self.mounted_at(&path)? {
-                ops::may_search(self.caller, place)?;
+                ops::may_pass(self.caller, place)?;
                 return Ok((mounted, None));
             }
         }

@@ -5,15 +5,22 @@ pub mod xattr;
 
 use goanna_vfs::{Errno, Result, Stamp, TimeSet, ops};
 
+use crate::Monitor;
 use crate::call::{Answer, Call, Target};
 use crate::watches::report::{self, Touch};
 
 /// The object of a call on a descriptor; an O_PATH one is refused (EBADF).
 pub(super) fn by_descriptor(call: &Call<'_>, fd: i32) -> Result<Target> {
-    Ok(match call.open_shadow(fd)? {
-        None => Target::PassOn,
-        Some(shadow) => Target::At(call.place_of(&shadow)?),
-    })
+    if let Some(shadow) = call.open_shadow(fd)? {
+        return Ok(Target::At(call.place_of(&shadow)?));
+    }
+    let target = call.host_file(fd);
+    let is_path =
+        || Ok::<_, Errno>(Monitor::writable(&call.task.descriptor(fd)?)?.1 & libc::O_PATH != 0);
+    if matches!(target, Target::At(_)) && is_path()? {
+        return Err(Errno::EBADF.into());
+    }
+    Ok(target)
 }
 
 fn set_mode(call: &Call<'_>, target: Target, mode: u32) -> Result<Answer> {

@@ -179,7 +179,7 @@ fn peer(call: &Call<'_>, path: &[u8]) -> Result<Option<PathBuf>> {
         return Ok(None);
     };
     let caller = call.caller()?;
-    ops::access(&caller, &place, libc::W_OK)?;
+    ops::permission(&caller, &place, libc::W_OK)?;
     if place.node.kind() != FileKind::Socket {
         return Err(Errno::ECONNREFUSED.into());
     }

@@ -312,8 +312,13 @@ pub fn fd_link(tid: i32, fd: i32) -> Result<Vec<u8>, Errno> {
 
 /// Device and inode of what descriptor `fd` refers to. `EBADF`: no such descriptor.
 pub fn fd_identity(tid: i32, fd: i32) -> Result<(u64, u64), Errno> {
+    fd_object(tid, fd).map(|(dev, ino, _)| (dev, ino))
+}
+
+/// Device, inode and mode of what descriptor `fd` refers to. `EBADF`: no such descriptor.
+pub fn fd_object(tid: i32, fd: i32) -> Result<(u64, u64, u32), Errno> {
     match fs::metadata(format!("/proc/{tid}/fd/{fd}")) {
-        Ok(meta) => Ok((meta.dev(), meta.ino())),
+        Ok(meta) => Ok((meta.dev(), meta.ino(), meta.mode())),
         Err(error) if errno(&error) == Errno::ENOENT && exists(tid) => Err(Errno::EBADF),
         Err(error) => Err(gone(error)),
     }
