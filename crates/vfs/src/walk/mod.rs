@@ -332,16 +332,7 @@ impl<'a> Walk<'a> {
             let is_last = after.iter().all(|&b| b == b'/');
             let must_be_dir = !after.is_empty();
             if is_last && matches!(goal, Goal::Parent) {
-                let last = match name {
-                    b"." => Last::Dot,
-                    b".." => Last::DotDot,
-                    name => Last::Name(name.to_vec()),
-                };
-                match (&last, &at) {
-                    (Last::Name(_), Pos::Mounted(place)) => ops::may_search(self.caller, place)?,
-                    _ => self.may_pass(&at)?,
-                }
-                return Ok(parent(at, last, must_be_dir));
+                return self.last_component(at, name, must_be_dir);
             }
             let is_end = is_last && !must_be_dir;
             if let Some(found) = self.entry_attributes(is_end, &at, name, goal)? {
@@ -371,6 +362,20 @@ impl<'a> Walk<'a> {
                 }
             }
         }
+    }
+
+    /// The result of a walk to a parent, `at`, with the last component `name`.
+    fn last_component(&self, at: Pos, name: &[u8], must_be_dir: bool) -> Result<Found> {
+        let last = match name {
+            b"." => Last::Dot,
+            b".." => Last::DotDot,
+            name => Last::Name(name.to_vec()),
+        };
+        match (&last, &at) {
+            (Last::Name(_), Pos::Mounted(place)) => ops::may_search(self.caller, place)?,
+            _ => self.may_pass(&at)?,
+        }
+        Ok(parent(at, last, must_be_dir))
     }
 
     /// Where the component `name` of a path leads from `at`, and the target if that is a symbolic link to `follow`.
