@@ -2,13 +2,16 @@
 //! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
 //! between a stub's check and its call.
 
+use std::os::fd::AsFd;
+
 use goanna_callsites::{Form, Placed, Site};
 use goanna_sys::arch::{self, NO_CALL};
 use goanna_sys::restarts::is_restart;
 use goanna_sys::stub::{self, NO_SYMLINKS, frame, kind, opens};
-use goanna_sys::{procfs, tracee};
+use goanna_sys::{pidfd, procfs, tracee};
 use goanna_vfs::Errno;
 use libc::user_regs_struct as Registers;
+use nix::unistd::{self, Whence};
 
 use super::InProcess;
 use super::space::Space;
@@ -83,13 +86,8 @@ fn leave_map(
         ));
     }
     let list = stub::list_layout();
-    if (list.moved..list.end).contains(&offset) && (offset >= list.made || regs.rax == regs.r10) {
-        let listed = word(tid, regs.rsp.wrapping_add(frame::LISTED)).ok()?;
-        frame.put_back(regs, true);
-        regs.rip = frame.ret;
-        regs.rax = listed;
-        regs.orig_rax = NO_CALL;
-        return Some(StubPosition::After);
+    if (list.moved..list.undone).contains(&offset) {
+        return leave_list(tid, &frame, (base, site), offset, regs);
     }
     let write = stub::write_layout();
     let is_at_call = offset == write.made;
@@ -149,6 +147,39 @@ fn leave_shared(
         regs.orig_rax = site.nr.into();
     }
     StubPosition::After
+}
+
+/// As [`leave_map`], of a thread that has moved the position of a directory behind entries that it has copied. If another thread had moved it meanwhile,
+/// it is moved back, as the stub would do. That remains undone where pidfd_getfd(2) is refused.
+fn leave_list(
+    tid: i32,
+    frame: &Frame,
+    (base, site): (u64, Site),
+    offset: usize,
+    regs: &mut Registers,
+) -> Option<StubPosition> {
+    let list = stub::list_layout();
+    let is_made = if offset == list.moved {
+        regs.rax == regs.r10
+    } else {
+        offset < list.end
+    };
+    if is_made {
+        let listed = word(tid, regs.rsp.wrapping_add(frame::LISTED)).ok()?;
+        frame.put_back(regs, true);
+        regs.rip = frame.ret;
+        regs.rax = listed;
+        regs.orig_rax = NO_CALL;
+        return Some(StubPosition::After);
+    }
+    // Up to the second call, rax still has the result of the first one, or the number of the second.
+    if regs.rax.cast_signed() >= 0 {
+        let ofd = pidfd::open(tid).and_then(|task| pidfd::getfd(task.as_fd(), frame.rdi as i32));
+        let back = regs.r10.cast_signed().wrapping_neg();
+        let _ = ofd.and_then(|ofd| unistd::lseek(ofd, back, Whence::SeekCur));
+    }
+    frame.put_back(regs, true);
+    Some(before(regs, base, &site))
 }
 
 /// As [`leave_map`], of a thread behind the first call of an open.

@@ -117,7 +117,7 @@
 
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
-	.globl goanna_map_start, goanna_map_list_moved, goanna_map_list_made, goanna_map_list_end, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
+	.globl goanna_map_start, goanna_map_list_moved, goanna_map_list_made, goanna_map_list_end, goanna_map_list_undone, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
 	.globl goanna_map_open_shared, goanna_map_open_unshared, goanna_map_open_closed
 	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_resumed
 	.globl goanna_map_open_failed, goanna_map_end
@@ -580,6 +580,7 @@ goanna_map_list_end:
 	neg %rsi
 	mov $SYS_lseek,%eax
 	syscall
+goanna_map_list_undone:
 	jmp .Lstub_map_slow
 
 # A write to the object with the struct stat at r11. Only the process that the area was made for has it: a child of vfork(2) shares the stub, but not the

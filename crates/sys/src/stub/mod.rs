@@ -54,6 +54,7 @@ unsafe extern "C" {
     static goanna_map_list_moved: u8;
     static goanna_map_list_made: u8;
     static goanna_map_list_end: u8;
+    static goanna_map_list_undone: u8;
     static goanna_map_write_made: u8;
     static goanna_map_write_kept: u8;
     static goanna_map_write_end: u8;
@@ -168,8 +169,10 @@ pub struct ListLayout {
     pub moved: usize,
     /// From here on it has.
     pub made: usize,
-    /// Behind the rest of such a list.
+    /// Behind the rest of such a list. From here on the stub moves the position back, by r10.
     pub end: usize,
+    /// Behind the call that does.
+    pub undone: usize,
 }
 
 /// Where the parts of a write are in the code of the map, in bytes from its start.
@@ -316,6 +319,7 @@ pub fn list_layout() -> ListLayout {
         moved: in_map(&raw const goanna_map_list_moved),
         made: in_map(&raw const goanna_map_list_made),
         end: in_map(&raw const goanna_map_list_end),
+        undone: in_map(&raw const goanna_map_list_undone),
     }
 }
 
