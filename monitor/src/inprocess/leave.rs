@@ -2,8 +2,6 @@
 //! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
 //! between a stub's check and its call.
 
-use std::os::fd::AsFd;
-
 use goanna_callsites::{Form, Placed, Site};
 use goanna_sys::arch::{self, NO_CALL};
 use goanna_sys::restarts::is_restart;
@@ -87,7 +85,7 @@ fn leave_map(
     }
     let list = stub::list_layout();
     if (list.moved..list.undone).contains(&offset) {
-        return leave_list(tid, &frame, (base, site), offset, regs);
+        return leave_list(tid, &frame, (base, site), (offset, is_refused), regs);
     }
     let write = stub::write_layout();
     let is_at_call = offset == write.made;
@@ -155,16 +153,14 @@ fn leave_list(
     tid: i32,
     frame: &Frame,
     (base, site): (u64, Site),
-    offset: usize,
+    (offset, is_refused): (usize, bool),
     regs: &mut Registers,
 ) -> Option<StubPosition> {
     let list = stub::list_layout();
-    let is_made = if offset == list.moved {
-        regs.rax == regs.r10
-    } else {
-        offset < list.end
-    };
-    if is_made {
+    // A filter of the program's own may have refused the call.
+    let is_moved = !(is_refused && offset == list.moved) && regs.rax.cast_signed() >= 0;
+    let is_alone = offset != list.moved || regs.rax == regs.r10;
+    if is_moved && is_alone && offset < list.end {
         let listed = word(tid, regs.rsp.wrapping_add(frame::LISTED)).ok()?;
         frame.put_back(regs, true);
         regs.rip = frame.ret;
@@ -172,11 +168,10 @@ fn leave_list(
         regs.orig_rax = NO_CALL;
         return Some(StubPosition::After);
     }
-    // Up to the second call, rax still has the result of the first one, or the number of the second.
-    if regs.rax.cast_signed() >= 0 {
-        let ofd = pidfd::open(tid).and_then(|task| pidfd::getfd(task.as_fd(), frame.rdi as i32));
+    if is_moved {
         let back = regs.r10.cast_signed().wrapping_neg();
-        let _ = ofd.and_then(|ofd| unistd::lseek(ofd, back, Whence::SeekCur));
+        let _ = pidfd::copy(tid, frame.rdi as i32)
+            .and_then(|ofd| unistd::lseek(ofd, back, Whence::SeekCur));
     }
     frame.put_back(regs, true);
     Some(before(regs, base, &site))

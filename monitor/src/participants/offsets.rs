@@ -56,8 +56,7 @@ pub(super) fn restore(offsets: Vec<Offset>) {
     } in offsets
     {
         let back = || -> Result<()> {
-            let process = pidfd::open(pid)?;
-            let ofd = pidfd::getfd(process.as_fd(), fd)?;
+            let ofd = pidfd::copy(pid, fd)?;
             let stat = fstat(&ofd)?;
             if (stat.st_dev, stat.st_ino) == object {
                 lseek(&ofd, at, Whence::SeekSet)?;

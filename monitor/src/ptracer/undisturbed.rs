@@ -297,7 +297,7 @@ fn when_over(tid: i32, nr: u32, args: [u64; 6]) -> i64 {
 
 /// The socket that is the call's first argument.
 fn socket(tid: i32, [fd, ..]: [u64; 6]) -> Option<OwnedFd> {
-    pidfd::getfd(pidfd::open(tid).ok()?.as_fd(), fd as i32).ok()
+    pidfd::copy(tid, fd as i32).ok()
 }
 
 fn is_unix(tid: i32, args: [u64; 6]) -> bool {

@@ -1,7 +1,7 @@
 //! pidfd_open(2) and pidfd_getfd(2).
 #![allow(unsafe_code, reason = "system calls libc has no wrapper for")]
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::errno::Errno;
 
@@ -62,9 +62,13 @@ pub fn getfd(pidfd: BorrowedFd<'_>, fd: i32) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy as i32) })
 }
 
+/// Copies descriptor `fd` of thread `tid`: [`open`] and [`getfd`].
+pub fn copy(tid: i32, fd: i32) -> Result<OwnedFd, Errno> {
+    getfd(open(tid)?.as_fd(), fd)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
