@@ -16,13 +16,13 @@ goanna_stub_enter:
 	testl $FROM_CWD,KIND(%rsp)
 	jz 1f
 	mov $AT_FDCWD,%edi
-1:	testb $OFF,.Lstub_flags(%rip)
-	jnz .Lstub_slow_unsaved
-	mov %rdi,RDI(%rsp)
+1:	mov %rdi,RDI(%rsp)
 	mov %rsi,RSI(%rsp)
 	mov %rdx,RDX(%rsp)
 	mov %r10,R10(%rsp)
 goanna_stub_saved:
+	testb $OFF,.Lstub_flags(%rip)
+	jnz .Lstub_slow
 	mov KIND(%rsp),%ecx
 	test $DESCRIPTOR,%ecx
 	jnz .Lstub_descriptor
@@ -528,13 +528,10 @@ goanna_stub_saved:
 	jmp *%r9
 
 # The call is made as if this had not been there: the site's `syscall` notifies.
-.Lstub_slow_unsaved:
-	mov NR(%rsp),%eax
-	jmp 1f
 .Lstub_slow:
 	mov NR(%rsp),%eax
 	arguments
-1:	mov RET(%rsp),%r11
+	mov RET(%rsp),%r11
 	lea -2(%r11),%r11
 	mov R9(%rsp),%r9
 	lea FRAME(%rsp),%rsp
