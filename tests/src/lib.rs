@@ -47,6 +47,24 @@ pub fn may_become_another_user() -> bool {
     is_root()
 }
 
+/// Whether calls are answered in the process here: not where the person who runs the tests has switched that off.
+///
+/// # Panics
+///
+/// When `goanna check` cannot be run.
+pub fn uses_stubs(place: &Place) -> bool {
+    if std::env::var_os("GOANNA_TEST_FAST_PATH").is_some() {
+        skip(Facility::Stubs, "GOANNA_TEST_FAST_PATH is set");
+        return false;
+    }
+    let check = finish(place.native(binary("goanna")).arg("check"));
+    let can_be = check.text().contains("ok       calls in the process");
+    if !can_be {
+        skip(Facility::Stubs, check.text());
+    }
+    can_be
+}
+
 /// Whether the longer versions of tests were asked for with `GOANNA_LONG=1`.
 pub fn is_long() -> bool {
     std::env::var_os("GOANNA_LONG").is_some_and(|value| value == "1")

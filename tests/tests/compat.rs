@@ -9,10 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use goanna_skip::{Facility, skip};
 use goanna_tests::{
     Backend, Engine, Intercept, OnceEach, Place, User, binary, differences, finish, finish_within,
-    in_every_place, program,
+    in_every_place, program, uses_stubs,
 };
 
 /// A program takes two seconds natively at most; more than this is a hang.
@@ -201,20 +200,6 @@ fn other_c_libraries() {
         let may_be_used = kind == "stripped" && uses_stubs(&place);
         assert_eq!(is_used, may_be_used, "{kind}: {}", ended.errors());
     }
-}
-
-/// Whether calls are answered in the process here: not where the person who runs the tests has switched that off.
-fn uses_stubs(place: &Place) -> bool {
-    if std::env::var_os("GOANNA_TEST_FAST_PATH").is_some() {
-        skip(Facility::Stubs, "GOANNA_TEST_FAST_PATH is set");
-        return false;
-    }
-    let check = finish(place.native(binary("goanna")).arg("check"));
-    let can_be = check.text().contains("ok       calls in the process");
-    if !can_be {
-        skip(Facility::Stubs, check.text());
-    }
-    can_be
 }
 
 /// The last byte of the page in which an ELF file's code ends.

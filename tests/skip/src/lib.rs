@@ -30,6 +30,8 @@ pub enum Facility {
     ExecutableMemory,
     /// Calls can be answered in the process (`goanna check`).
     Stubs,
+    /// A process can set breakpoints in itself by perf_event_open(2).
+    Breakpoints,
     /// The kernel is the one whose lists are recorded.
     RecordedKernel,
     /// A program that `.ci/run` installs.
@@ -48,6 +50,7 @@ impl Facility {
             Self::UserAttributes => "xattr",
             Self::ExecutableMemory => "memfd-exec",
             Self::Stubs => "stubs",
+            Self::Breakpoints => "breakpoints",
             Self::RecordedKernel => "kernel",
             Self::Program => "program",
         }

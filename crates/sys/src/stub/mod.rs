@@ -276,7 +276,7 @@ pub fn site() -> &'static [u8] {
 }
 
 /// The code of the map of attributes.
-fn map_code() -> &'static [u8] {
+pub fn map_code() -> &'static [u8] {
     // SAFETY: the symbols are in this order.
     unsafe { between(&raw const goanna_map_start, &raw const goanna_map_end) }
 }
