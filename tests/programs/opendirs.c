@@ -237,6 +237,11 @@ static void changed_by_a_child(void)
 
 enum { ROUNDS = 500 };
 
+static void does_nothing(int signal)
+{
+	(void)signal;
+}
+
 static int shared;
 static _Atomic long read_by_all;
 static pthread_barrier_t round;
@@ -251,20 +256,24 @@ static void *reads(void *unused)
 	return unused;
 }
 
-/* Two threads that read through one description get each entry once, and leave the position at the end. */
+/* Two threads that read through one description, while signals interrupt them, get each entry once, and leave the position at the end. */
 static void read_by_threads(void)
 {
 	pthread_t thread;
 	int wrong = 0;
 
+	signal(SIGALRM, does_nothing);
 	pthread_barrier_init(&round, NULL, 2);
 	MUST(-pthread_create(&thread, NULL, reads, NULL));
 	for (int i = 0; i < ROUNDS; i++) {
+		struct itimerval once = {{0, 0}, {0, 1 + i % 60}};
+
 		shared = MUST(open("here", O_RDONLY | O_DIRECTORY));
 		MUST(names_of(shared));
 		off_t end = lseek(shared, 0, SEEK_CUR);
 		MUST(lseek(shared, 0, SEEK_SET));
 		read_by_all = 0;
+		setitimer(ITIMER_REAL, &once, NULL);
 		pthread_barrier_wait(&round);
 		read_by_all += names_of(shared);
 		pthread_barrier_wait(&round);
@@ -272,6 +281,7 @@ static void read_by_threads(void)
 		wrong += lseek(shared, 0, SEEK_CUR) != end;
 		close(shared);
 	}
+	signal(SIGALRM, SIG_IGN);
 	pthread_join(thread, NULL);
 	T("read by two threads", wrong);
 }
