@@ -235,6 +235,28 @@ static void changed_by_a_child(void)
 	T("of a child", wrong);
 }
 
+/* A position far behind all entries, where one description is, is not where the others end. */
+static void behind_the_end(void)
+{
+	const off_t behind = INT64_MAX - 0xff;
+	int wrong = 0;
+
+	MUST(mkdir("behind", 0755));
+	make("behind/one", "");
+	int first = MUST(open("behind", O_RDONLY | O_DIRECTORY));
+	MUST(names_of(first));
+	off_t end = lseek(first, 0, SEEK_CUR);
+	for (int i = 0; i < AGAIN; i++) {
+		int fd = MUST(open("behind", O_RDONLY | O_DIRECTORY));
+
+		wrong += lseek(first, behind, SEEK_SET) != behind || names_of(first) != 0;
+		wrong += names_of(fd) != only("one") || lseek(fd, 0, SEEK_CUR) != end || names_of(fd) != 0 || lseek(fd, 0, SEEK_CUR) != end;
+		close(fd);
+	}
+	T("behind the end", wrong);
+	close(first);
+}
+
 enum { ROUNDS = 500 };
 
 static void does_nothing(int signal)
@@ -414,6 +436,7 @@ static void steps(void)
 	ends();
 	permitted();
 	changed_by_a_child();
+	behind_the_end();
 	read_by_threads();
 	exchanged();
 	below_handlers();

@@ -105,7 +105,8 @@ fn read_entries_once(
     if !advance(&ofd, (start, out.position), in_any_case)? {
         return Ok(None);
     }
-    let is_end = !out.full && out.position == end && !call.mounts.nested();
+    // A program may have moved it behind the end.
+    let is_end = !out.bytes.is_empty() && !out.full && out.position == end && !call.mounts.nested();
     if let Some(slot) = slot.filter(|_| is_end) {
         let is_all = start == 0 && layout == DirentLayout::New;
         inside.share_list(slot, end, is_all.then_some(&out.bytes));
