@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <sys/time.h>
 
-enum { AGAIN = 5, OPENS = 3000 };
+enum { AGAIN = 5, OPENS = 1000 };
 
 /* The names in the directory of a descriptor from where it is, in any order, as one number; -1 for an error. */
 static long names_of(int fd)
