@@ -17,7 +17,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
 /// The signals that are blocked.
-const BLOCKED: [Signal; 7] = [
+const BLOCKED: [Signal; 8] = [
     Signal::SIGINT,
     Signal::SIGQUIT,
     Signal::SIGTERM,
@@ -26,6 +26,8 @@ const BLOCKED: [Signal; 7] = [
     Signal::SIGUSR2,
     // The kernel sends it when a file is opened during a test by a write lease.
     Signal::SIGIO,
+    // The kernel sends it with EFBIG at the limit on file sizes.
+    Signal::SIGXFSZ,
 ];
 
 /// Blocked signals. They stay blocked until the process ends: a signal that arrives after the command's end must not end the monitor
@@ -93,7 +95,7 @@ pub type End = Box<dyn Fn() + Send>;
 /// Whether to forward this signal, whose code shows the origin. A terminal sends it to the command, too.
 fn is_forwarded(signal: Signal, code: i32) -> bool {
     match signal {
-        Signal::SIGIO => false,
+        Signal::SIGIO | Signal::SIGXFSZ => false,
         Signal::SIGINT | Signal::SIGQUIT => code != libc::SI_KERNEL,
         _ => true,
     }
@@ -180,5 +182,6 @@ mod tests {
         assert!(is_forwarded(Signal::SIGINT, libc::SI_USER));
         assert!(is_forwarded(Signal::SIGHUP, libc::SI_KERNEL));
         assert!(!is_forwarded(Signal::SIGIO, libc::SI_KERNEL));
+        assert!(!is_forwarded(Signal::SIGXFSZ, libc::SI_KERNEL));
     }
 }

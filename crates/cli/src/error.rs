@@ -338,6 +338,9 @@ fn store_hint(error: &StoreError) -> Option<&'static str> {
         StoreError::EngineMismatch { .. } => "leave --engine out; it is for new stores only",
         StoreError::NewerVersion(_) => "use the amino that wrote it, or a newer one",
         StoreError::Damaged(_) => "amino fsck says what is damaged",
+        StoreError::FileSizeLimit(_) => {
+            "a store has files of 64 MiB; raise the limit on file sizes (ulimit -f)"
+        }
         StoreError::Other(_) => return None,
     })
 }
@@ -361,13 +364,22 @@ fn daemon_hint(error: &DaemonError) -> Option<String> {
         DaemonError::OtherNamespaces(_) => {
             "run the command in the same container as the other processes that use this store"
         }
-        DaemonError::OwnerEnded(_) => {
-            "acknowledged changes are in the store; if it was a defect, aminod.log in the store describes it"
-        }
+        DaemonError::OwnerEnded(_) => return Some(owner_ended_hint()),
         DaemonError::Busy(..) => "wait for them, or kill them with --force",
         _ => return None,
     };
     Some(hint.to_owned())
+}
+
+fn owner_ended_hint() -> String {
+    let limits = goanna_monitor::hard_limits();
+    let cause = if limits.is_empty() {
+        "if it was a defect, aminod.log in the store describes it".to_owned()
+    } else {
+        let limits = limits.join(" and ");
+        format!("it may have reached the limits that it has from the shell (ulimit {limits})")
+    };
+    format!("acknowledged changes are in the store; {cause}")
 }
 
 /// The hint for a directory that every command needs and that is missing.

@@ -202,6 +202,9 @@ pub enum StoreError {
     /// It is damaged.
     #[error("{0}")]
     Damaged(String),
+    /// Its files would be larger than this process may make them (RLIMIT_FSIZE, `ulimit -f`).
+    #[error("{0}")]
+    FileSizeLimit(String),
     /// Any other failure.
     #[error("{0}")]
     Other(String),
@@ -219,9 +222,17 @@ impl From<amino_fs::Error> for StoreError {
             }
             Store(Error::NewerVersion { .. }) => Self::NewerVersion(error_chain(&error)),
             Store(Error::Damaged { .. }) | Damaged(_) => Self::Damaged(error_chain(&error)),
+            error if is_too_large(&error) => Self::FileSizeLimit(error_chain(&error)),
             error => Self::Other(error_chain(&error)),
         }
     }
+}
+
+/// Whether the cause is EFBIG.
+fn is_too_large(error: &(dyn std::error::Error + 'static)) -> bool {
+    let io = error.downcast_ref::<std::io::Error>();
+    io.is_some_and(|io| io.kind() == std::io::ErrorKind::FileTooLarge)
+        || error.source().is_some_and(is_too_large)
 }
 
 impl StoreError {

@@ -23,7 +23,7 @@ pub fn raise_nofile() -> Result<u64, Errno> {
             rlim_cur: limit,
             rlim_max: limit,
         };
-        if set_nofile(&raised).is_ok() {
+        if set(libc::RLIMIT_NOFILE, &raised).is_ok() {
             INHERITED_NOFILE.get_or_init(|| now);
             return Ok(limit);
         }
@@ -37,9 +37,9 @@ fn nr_open() -> Option<u64> {
     text.trim().parse().ok()
 }
 
-fn set_nofile(limit: &libc::rlimit64) -> Result<(), Errno> {
+fn set(resource: libc::__rlimit_resource_t, limit: &libc::rlimit64) -> Result<(), Errno> {
     // SAFETY: `limit` is live; no old limit is asked for.
-    let r = unsafe { libc::prlimit64(0, libc::RLIMIT_NOFILE, limit, std::ptr::null_mut()) };
+    let r = unsafe { libc::prlimit64(0, resource, limit, std::ptr::null_mut()) };
     Errno::result(r).map(drop)
 }
 
@@ -61,21 +61,48 @@ pub fn exhausted_nofile() -> Option<u64> {
     (copied == Err(Errno::EMFILE)).then(|| nofile().unwrap_or(0))
 }
 
-/// Raises the soft limits on file sizes, address space and processor time to the hard ones, in a process that does not only
-/// work for the process that started it. A limit that cannot be raised stays.
+/// The other limits on what this process does for programs, and the options of ulimit(1) that set them.
+const OTHERS: [(libc::__rlimit_resource_t, &str); 4] = [
+    (libc::RLIMIT_FSIZE, "-f"),
+    (libc::RLIMIT_AS, "-v"),
+    (libc::RLIMIT_DATA, "-d"),
+    (libc::RLIMIT_CPU, "-t"),
+];
+
+/// Raises the limits on file sizes, address space, data and processor time, in a process that does not only work for the process that started it: removes
+/// them with CAP_SYS_RESOURCE, else raises the soft limits to the hard ones. Call this before the first thread is started.
 pub fn raise_others() {
-    for resource in [
-        libc::RLIMIT_FSIZE,
-        libc::RLIMIT_AS,
-        libc::RLIMIT_DATA,
-        libc::RLIMIT_CPU,
-    ] {
-        if let Ok(mut limit) = get(0, resource) {
-            limit.rlim_cur = limit.rlim_max;
-            // SAFETY: `limit` is a live rlimit64; no old limit is asked for.
-            unsafe { libc::prlimit64(0, resource, &raw const limit, std::ptr::null_mut()) };
+    for (resource, _) in OTHERS {
+        let Ok(now) = get(0, resource) else {
+            continue;
+        };
+        for most in [libc::RLIM64_INFINITY, now.rlim_max] {
+            let raised = libc::rlimit64 {
+                rlim_cur: most,
+                rlim_max: most,
+            };
+            if set(resource, &raised).is_ok() {
+                break;
+            }
         }
     }
+    let is_limited = get(0, libc::RLIMIT_AS).is_ok_and(|now| now.rlim_cur != libc::RLIM64_INFINITY);
+    if is_limited {
+        // Each further arena reserves 64 MiB of addresses, whatever it uses of them.
+        // SAFETY: integers only, and this process has one thread.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    }
+}
+
+/// The options of ulimit(1) for those limits that a process of an ordinary user, started by this one, could not remove by [`raise_others`].
+pub fn hard_others() -> Vec<&'static str> {
+    let is_hard =
+        |resource| get(0, resource).is_ok_and(|now| now.rlim_max != libc::RLIM64_INFINITY);
+    OTHERS
+        .into_iter()
+        .filter(|(resource, _)| is_hard(*resource))
+        .map(|(_, option)| option)
+        .collect()
 }
 
 /// Size of the descriptor table that [`widen_descriptor_table`] allocates, in entries: 128 KiB.

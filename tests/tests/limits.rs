@@ -1,4 +1,4 @@
-//! Limits of descriptors belong to each process of a run, whatever limit the monitor has.
+//! Resource limits (getrlimit(2)): of the processes of a run, and of those that work for them.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -15,13 +15,54 @@ fn run(place: &Place, limit: u32, count: u32, files: u32) -> Ended {
     let mut inner = place.run();
     inner.arg(&tracee).arg(place.top()).arg(place.path("host"));
     inner.args([count.to_string(), files.to_string()]);
-    // The arguments of the run behind those of prlimit.
-    let mut command: Command = place.native("prlimit");
+    finish(&mut limited(
+        place,
+        &format!("--nofile={limit}:{limit}"),
+        &inner,
+    ))
+}
+
+/// `inner` with a limit, an option of prlimit(1).
+fn limited(place: &Place, limit: &str, inner: &Command) -> Command {
+    let mut command = place.native("prlimit");
     command
-        .arg(format!("--nofile={limit}:{limit}"))
+        .arg(limit)
         .arg(inner.get_program())
         .args(inner.get_args());
-    finish(&mut command)
+    command
+}
+
+/// A script that makes, lists and reads files.
+const WORK: &str = "for i in 1 2 3 4 5; do mkdir d$i && echo text >d$i/f && cat d$i/f || exit; done
+    find . -type f | wc -l; tar cf - . | tar tf - | wc -l";
+
+fn works(place: &Place, limit: &str) {
+    let ended = finish(&mut limited(place, limit, &place.shell(WORK)));
+    let expected = format!("{}5\n11\n", "text\n".repeat(5));
+    let ended = ended.expect(0);
+    assert_eq!(ended.text(), expected, "{limit}: {}", ended.errors());
+}
+
+/// The owner of a store has the limits of the command that started it. malloc(3) reserved more addresses for each of its threads than there are, and it died.
+#[test]
+fn stores_work_within_limits() {
+    for engine in [Engine::Fjall, Engine::Sled] {
+        for limit in ["--as=256000000", "--data=100000000", "--fsize=1024:"] {
+            let place = Place::new(Backend::Amino(engine), Intercept::Notify, ordinary());
+            works(&place, limit);
+            place.fsck();
+        }
+    }
+}
+
+/// SIGXFSZ killed the owner.
+#[test]
+fn a_limit_on_file_sizes_that_is_too_low_for_a_store_is_said() {
+    let place = Place::new(Backend::Amino(Engine::Fjall), Intercept::Notify, ordinary());
+    let ended = finish(&mut limited(&place, "--fsize=1024", &place.shell(WORK)));
+    let errors = ended.expect(125).errors();
+    assert!(errors.contains("File too large"), "{errors}");
+    assert!(errors.contains("ulimit -f"), "{errors}");
 }
 
 /// Whose monitor cannot raise a hard limit.
