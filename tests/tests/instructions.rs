@@ -28,15 +28,17 @@ fn instructions(code: &[u8]) -> String {
     offsets.collect::<Vec<_>>().join(",")
 }
 
-fn check(backend: Backend, user: User) {
+/// Runs the program natively and under the monitor, checks that it prints the same, and returns what else it says there. `None` where it cannot be tested.
+fn interrupted(name: &str, backend: Backend, user: User) -> Option<String> {
     let place = Place::new(backend, Intercept::Notify, user);
-    let program = program("instructions", &place.path("."), false);
+    let program = program(name, &place.path("."), false);
     let breakpoints = finish_within(place.native(&program).arg("-"), LIMIT);
     if breakpoints.status != 0 {
-        return skip(Facility::Breakpoints, breakpoints.errors());
+        skip(Facility::Breakpoints, breakpoints.errors());
+        return None;
     }
     if !uses_stubs(&place) {
-        return;
+        return None;
     }
     let common = &stub::common()[..stub::layout().data];
     let parts = [stub::site(), common, stub::map_code()].map(instructions);
@@ -50,12 +52,24 @@ fn check(backend: Backend, user: User) {
     let found = differences(&native.text(), &ended.text());
     let errors = ended.errors();
     assert!(found.is_empty(), "{found}\n{errors}");
-    let mut lines = errors.lines();
-    let met = lines.find_map(|line| line.strip_prefix("common: ")?.split(' ').next());
-    let met: usize = met.unwrap().parse().unwrap();
-    assert!(met >= COMMON_MIN, "{errors}");
     println!("{errors}");
     place.fsck();
+    Some(errors)
+}
+
+/// The number behind `label` in a line of its own.
+fn figure(text: &str, label: &str) -> usize {
+    let mut lines = text.lines();
+    let rest = lines.find_map(|line| line.strip_prefix(label));
+    let number = rest.and_then(|rest| rest.split_whitespace().next());
+    number.unwrap().parse().unwrap()
+}
+
+fn check(backend: Backend, user: User) {
+    if let Some(errors) = interrupted("instructions", backend, user) {
+        let met = figure(&errors, "common:");
+        assert!(met >= COMMON_MIN, "{errors}");
+    }
 }
 
 fn check_for_each_user(backend: Backend) {
@@ -78,4 +92,19 @@ fn signals_in_the_process_with_a_store() {
 #[test]
 fn signals_in_the_process_with_encryption() {
     check_for_each_user(Backend::Aes);
+}
+
+/// A process that was killed behind a write, before it had recorded that in its area for grants: its parent read what was then taken away.
+#[test]
+fn processes_that_are_killed_in_a_write_leave_all_of_it_or_nothing() {
+    let mut users = vec![User::Own];
+    users.extend(may_become_another_user().then_some(User::Nobody));
+    for user in users {
+        let backend = Backend::Amino(Engine::Fjall);
+        if let Some(errors) = interrupted("killed_writes", backend, user) {
+            for write in ["append, killed:", "write within a page, killed:"] {
+                assert!(figure(&errors, write) >= 100, "{errors}");
+            }
+        }
+    }
 }

@@ -101,6 +101,31 @@ impl InProcess {
         })
     }
 
+    /// Thread `tid` has ended, and its parent does not know that yet. If it was killed in a write, the back end takes the write over, or undoes it, before the thread is reaped:
+    /// programs read the cache object without an operation that would do that.
+    pub fn settle_write(&self, monitor: &Arc<Monitor>, tid: i32) {
+        let is_killed = self.constants.is_some()
+            && self
+                .space(tid)
+                .is_some_and(|space| space.ended_in_write(tid));
+        if !is_killed {
+            return;
+        }
+        let number = monitor.in_flight.begin(tid);
+        let shared = Arc::clone(monitor);
+        let settle = Box::new(move || {
+            let _in_flight = shared.in_flight.guard(number);
+            for mount in shared.mounts.current().iter() {
+                if let Some(attributes) = run_map::attributes(mount) {
+                    attributes.end_writes();
+                }
+            }
+        });
+        if monitor.executor.run(settle).is_err() {
+            drop(monitor.in_flight.guard(number));
+        }
+    }
+
     /// Gives the process of `tid`, which waits in call `id`, an area for writes if it is to get one.
     pub(super) fn offer_area(
         &self,

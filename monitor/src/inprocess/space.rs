@@ -389,6 +389,19 @@ impl Space {
         }
     }
 
+    /// Thread `tid` has ended. Whether it was killed in a write.
+    pub fn ended_in_write(&self, tid: i32) -> bool {
+        let state = self.state.lock();
+        let Writes::At(area, _) = &state.writes else {
+            return false;
+        };
+        let is_in_write = tid == self.owner && area.0.is_busy();
+        if is_in_write {
+            area.0.set_ended();
+        }
+        is_in_write
+    }
+
     /// Takes the map from the process of thread `tid` for good. Nothing runs in this memory.
     pub fn forget_map(&self, constants: &Constants, tid: i32) {
         let mut state = self.state.lock();

@@ -39,10 +39,21 @@ pub struct Guard<'a> {
 impl InFlight {
     /// Registers a call of `tid`, which is about to be answered.
     pub fn enter(&self, tid: i32) -> Guard<'_> {
+        let number = self.begin(tid);
+        self.guard(number)
+    }
+
+    /// As [`InFlight::enter`], where another thread goes on, with the [guard](InFlight::guard) of this number.
+    pub fn begin(&self, tid: i32) -> u64 {
         let mut calls = self.calls.lock();
         calls.begun += 1;
         let number = calls.begun;
         calls.under_way.push((number, tid));
+        number
+    }
+
+    /// What [`InFlight::begin`] began.
+    pub fn guard(&self, number: u64) -> Guard<'_> {
         Guard { all: self, number }
     }
 

@@ -159,6 +159,7 @@ impl Supervisor {
         panics::catch_at_exit(&monitor, tid, || {
             monitor.tasks.remove(tid);
             monitor.waiting.abandon(tid);
+            monitor.in_process.settle_write(&monitor, tid);
         });
         if monitor.in_flight.has(tid) {
             let until = Instant::now() + LIMIT;

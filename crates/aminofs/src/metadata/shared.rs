@@ -433,4 +433,8 @@ impl SharedAttributes for AminoFs {
         let grant = || self.do_grant_writes(caller, node, (moment, offset), area);
         self.grants_writes() && grant().is_some()
     }
+
+    fn end_writes(&self) {
+        self.end_all_grants();
+    }
 }

@@ -155,4 +155,7 @@ pub trait SharedAttributes: Send + Sync {
         offset: Option<u64>,
         area: &Arc<WriteArea>,
     ) -> bool;
+
+    /// Ends all grants, as an operation does.
+    fn end_writes(&self);
 }

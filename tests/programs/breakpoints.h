@@ -1,0 +1,221 @@
+/* Breakpoints at each instruction of what answers calls in the process. Three arguments of the program are the offsets of all instructions in the code of a site, in the code that all sites
+ * of a library have in common, and in that of the map of attributes. */
+#ifndef BREAKPOINTS_H
+#define BREAKPOINTS_H
+
+#define STEP_HELPER
+#include "step.h"
+#include <linux/hw_breakpoint.h>
+#include <linux/perf_event.h>
+#include <sys/ioctl.h>
+#include <ucontext.h>
+
+enum { PARTS = 3, INSTRUCTIONS_MAX = 4096, SITE_SIZE = 48, WARM = 5, TRAP_FLAG = 0x100, RESUME_FLAG = 0x10000 };
+
+/* The offsets of the instructions of each part, and whether a signal came there. */
+static struct { int count, offsets[INSTRUCTIONS_MAX]; bool was_hit[INSTRUCTIONS_MAX]; } parts[PARTS];
+
+static const int kept[] = {REG_RDI, REG_RSI, REG_RDX, REG_R10, REG_R8, REG_R9, REG_RSP, REG_RBP, REG_RBX, REG_R12, REG_R13, REG_R14, REG_R15};
+enum { KEPT = sizeof kept / sizeof *kept };
+
+/* Of the call that is looked at: the address of its `syscall`, or 0, and the registers there. */
+static volatile uintptr_t site;
+static long at_site[KEPT];
+static volatile bool finds_site;
+static volatile long hits, wrong_registers, total;
+
+static void trapped(int signal, siginfo_t *info, void *context)
+{
+	greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
+	uintptr_t ip = regs[REG_RIP];
+	const unsigned char *code = (const unsigned char *)ip;
+
+	(void)signal;
+	(void)info;
+	if (finds_site) {
+		if (code[0] != 0x0f || code[1] != 0x05 || code[-5] != 0xe9)
+			return;
+		regs[REG_EFL] &= ~TRAP_FLAG;
+		finds_site = false;
+		site = ip;
+		for (int i = 0; i < KEPT; i++)
+			at_site[i] = regs[kept[i]];
+		return;
+	}
+	hits++;
+	regs[REG_EFL] |= RESUME_FLAG;
+	wrong_registers += ip != site && ip != site + 2;
+	for (int i = 0; i < KEPT; i++)
+		wrong_registers += at_site[i] != regs[kept[i]];
+}
+
+static char stack[1 << 16] __attribute__((aligned(64)));
+
+/* Makes the call, with the same values in all registers each time, and on the same stack; with flag TRAP_FLAG, instruction by instruction. */
+static long made(long (*call)(void), long flag)
+{
+	long result;
+
+	__asm__ volatile("mov %%rsp,%%r12; mov %3,%%rsp; push %%r12; push %%rbp\n\t"
+			 "xor %%ebp,%%ebp; xor %%ebx,%%ebx; xor %%r8d,%%r8d; xor %%r9d,%%r9d; xor %%r10d,%%r10d\n\t"
+			 "xor %%r12d,%%r12d; xor %%r13d,%%r13d; xor %%r14d,%%r14d; xor %%r15d,%%r15d\n\t"
+			 "pushfq; or %%rdi,(%%rsp); xor %%edi,%%edi; xor %%esi,%%esi; popfq\n\t"
+			 "call *%%rdx\n\t"
+			 "pushfq; andl $~0x100,(%%rsp); popfq\n\t"
+			 "pop %%rbp; pop %%rsp"
+			 : "=a"(result), "+d"(call), "+D"(flag)
+			 : "r"(stack + sizeof stack)
+			 : "rbx", "rcx", "rsi", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "cc", "memory");
+	return result;
+}
+
+/* As many as an x86 processor has. */
+enum { BREAKPOINTS = 4 };
+static int breakpoints[BREAKPOINTS];
+
+static struct perf_event_attr breakpoint_at(uintptr_t address)
+{
+	return (struct perf_event_attr){
+		.type = PERF_TYPE_BREAKPOINT, .size = sizeof(struct perf_event_attr), .bp_type = HW_BREAKPOINT_X, .bp_len = sizeof(long), .bp_addr = address,
+		.sample_period = 1, .disabled = address == 0, .exclude_kernel = 1, .exclude_hv = 1, .sigtrap = 1, .remove_on_exec = 1,
+	};
+}
+
+/* Makes breakpoints, which stop nothing yet. */
+static int make_breakpoints(void)
+{
+	struct perf_event_attr attributes = breakpoint_at(0);
+
+	for (int i = 0; i < BREAKPOINTS; i++) {
+		breakpoints[i] = syscall(SYS_perf_event_open, &attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+		if (breakpoints[i] < 0)
+			return -1;
+	}
+	return 0;
+}
+
+/* Makes the call with breakpoints at `count` addresses. With TRAP_FLAG in `flag`, it is made instruction by instruction. */
+static long stopped_at(long (*call)(void), uintptr_t start, const int *offsets, int count, long flag)
+{
+	hits = wrong_registers = 0;
+	for (int i = 0; i < count; i++) {
+		struct perf_event_attr attributes = breakpoint_at(start + offsets[i]);
+		MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_MODIFY_ATTRIBUTES, &attributes));
+	}
+	long result = made(call, flag);
+	for (int i = 0; i < count; i++)
+		MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_DISABLE, 0));
+	return result;
+}
+
+static uintptr_t target(uintptr_t jump)
+{
+	int32_t by;
+
+	memcpy(&by, (const void *)(jump + 1), sizeof by);
+	return jump + 5 + by;
+}
+
+/* The common code, to which the last instruction of a site's own code jumps. Its first instruction is `testl $0x40000,8(%rsp)`. */
+static uintptr_t common_of(uintptr_t placed)
+{
+	static const unsigned char first[] = {0xf7, 0x44, 0x24, 0x08, 0x00, 0x00, 0x04, 0x00};
+
+	for (uintptr_t at = placed + 10; at < placed + SITE_SIZE; at++)
+		if (*(const unsigned char *)at == 0xe9 && target(at) + (1 << 20) > placed && target(at) < placed + (1 << 20) && !memcmp((const void *)target(at), first, sizeof first))
+			return target(at);
+	return 0;
+}
+
+/* The code that is mapped with the map of attributes, or 0. */
+static uintptr_t find_map(void)
+{
+	uintptr_t start = 0;
+	char line[1024];
+	FILE *maps = fopen("/proc/self/maps", "re");
+
+	while (maps && fgets(line, sizeof line, maps))
+		if (strstr(line, "r-xs") && strstr(line, "/memfd:attributes"))
+			start = strtoul(line, NULL, 16);
+	if (maps)
+		fclose(maps);
+	return start;
+}
+
+/* Makes the call until it is answered in the process, and finds the addresses of the parts. 0 where there is none. Returns the result. */
+static long found(long (*call)(void), uintptr_t starts[PARTS])
+{
+	long result = 0;
+
+	for (int i = 0; i < WARM; i++)
+		result = stopped_at(call, 0, NULL, 0, 0);
+	site = 0;
+	finds_site = true;
+	stopped_at(call, 0, NULL, 0, TRAP_FLAG);
+	finds_site = false;
+	starts[0] = site ? target(site - 5) : 0;
+	starts[1] = site ? common_of(starts[0]) : 0;
+	starts[2] = site ? find_map() : 0;
+	return result;
+}
+
+/* Makes the call with a signal at each instruction. */
+static void stopped(int line, const char *name, long (*call)(void))
+{
+	uintptr_t starts[PARTS];
+	long wrong = 0, before = total, expected = found(call, starts);
+
+	for (int part = 0; part < PARTS; part++) {
+		int step = BREAKPOINTS;
+		for (int at = 0; at < parts[part].count && starts[part]; at += step) {
+			const int *offsets = parts[part].offsets + at;
+
+			/* Several where no signal comes, and where one does, each alone. */
+			if (at % BREAKPOINTS == 0)
+				step = parts[part].count - at < BREAKPOINTS ? 1 : BREAKPOINTS;
+			long got = stopped_at(call, starts[part], offsets, step, 0);
+			if (hits && step > 1) {
+				step = 1;
+				got = stopped_at(call, starts[part], offsets, 1, 0);
+			}
+			total += hits;
+			parts[part].was_hit[at] |= hits > 0;
+			/* The first instruction of the map's code is behind all others. */
+			if (part == 2 && at == 0 && !hits)
+				break;
+			if (got == expected && !wrong_registers)
+				continue;
+			wrong++;
+			fprintf(stderr, "%s: part %d at %d: %ld, not %ld, %ld registers, %ld signals\n", name, part, *offsets, got, expected, wrong_registers, hits);
+		}
+	}
+	note("%d %s: %ld wrong", line, name, wrong);
+	fprintf(stderr, "%s: %ld signals\n", name, total - before);
+}
+#define STOPPED(name, call) stopped(__LINE__, name, call)
+
+/* Takes the arguments, makes the breakpoints, and handles their signal. */
+static void begin(void)
+{
+	struct sigaction action = {.sa_sigaction = trapped, .sa_flags = SA_SIGINFO};
+
+	sigemptyset(&action.sa_mask);
+	MUST(sigaction(SIGTRAP, &action, NULL));
+	for (int part = 0; part < PARTS && arguments[part]; part++)
+		for (char *offset = strtok(arguments[part], ","); offset && parts[part].count < INSTRUCTIONS_MAX; offset = strtok(NULL, ","))
+			parts[part].offsets[parts[part].count++] = atoi(offset);
+	MUST(make_breakpoints());
+}
+
+/* Whether there are breakpoints here. */
+static int helper(int argc, char **argv)
+{
+	(void)argc;
+	(void)argv;
+	if (make_breakpoints() == 0)
+		return 0;
+	fprintf(stderr, "perf_event_open: %s\n", strerrorname_np(errno));
+	return 1;
+}
+
+#endif
