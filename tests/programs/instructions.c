@@ -1,5 +1,5 @@
 /* A signal before each instruction of what answers calls in the process, where a breakpoint raises SIGTRAP. Each call has the result that it has without that, and the handler
- * finds the thread at the library's own `syscall`, with the arguments of the call, or behind it. Natively there is no such code. How many signals came, and at how many instructions,
+ * finds the thread at the library's own `syscall`, with the arguments of the call, or behind it. It makes such calls itself. Natively there is no such code. How many signals came, and at how many instructions,
  * goes to the standard error. */
 #include "breakpoints.h"
 #include <linux/fs.h>
@@ -197,6 +197,20 @@ static void in_directory(const char *parent, const char *name)
 	close(dir);
 }
 
+/* Calls of the handler, which are answered in the process, too. */
+static bool opens_lists_and_writes(void)
+{
+	struct stat by_path, by_descriptor;
+	char bytes[1000] __attribute__((aligned(8)));
+	int opened_dir = open("d", O_RDONLY | O_DIRECTORY | O_CLOEXEC), log = open("log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+	bool is_right = getdents64(opened_dir, bytes, sizeof bytes) > 0 && fstat(opened_dir, &by_descriptor) == 0 && stat("d", &by_path) == 0;
+
+	is_right = is_right && by_path.st_ino == by_descriptor.st_ino && access("d/inside", R_OK) == 0 && write(log, "x", 1) == 1;
+	close(opened_dir);
+	close(log);
+	return is_right;
+}
+
 static void *ends(void *argument)
 {
 	return argument;
@@ -207,6 +221,7 @@ static void steps(void)
 	static const char *const names[PARTS] = {"site", "common", "map"};
 
 	begin();
+	handled = opens_lists_and_writes;
 	snprintf(other_path, sizeof other_path, "%s/other", host_path);
 	make(other_path, "from here");
 	in_directory(top_path, "one");
