@@ -7,7 +7,9 @@
 
 use std::process::Command;
 
-use goanna_tests::{Backend, Ended, Engine, Intercept, Place, User, finish, is_root, program};
+use goanna_tests::{
+    Backend, Ended, Engine, Intercept, Place, User, binary, finish, is_root, program,
+};
 
 /// `count` processes keep `files` files open each, in a run that starts with `limit` as both limits.
 fn run(place: &Place, limit: u32, count: u32, files: u32) -> Ended {
@@ -97,5 +99,26 @@ fn the_end_of_the_monitors_own_descriptors_is_said() {
         "{errors}"
     );
     assert!(errors.contains("ulimit -Hn"), "{errors}");
+    place.fsck();
+}
+
+/// SIGXFSZ killed these, too.
+#[test]
+fn commands_that_write_beyond_the_limit_on_file_sizes_say_so() {
+    let place = Place::new(Backend::Amino(Engine::Fjall), Intercept::Notify, ordinary());
+    finish(&mut place.shell("head -c 100000 /dev/urandom >random")).expect(0);
+    let to = place.make_dir("to");
+    let mut export = place.amino_command("export");
+    export.arg("/").arg(to.join("tree"));
+    let mut dump = place.amino_command("dump");
+    dump.arg("-o").arg(to.join("dump"));
+    let mut trace = place.native(binary("goanna-trace"));
+    trace.arg("-o").arg(to.join("trace"));
+    trace.args(["--", "find", "/usr", "-maxdepth", "2"]);
+    for (command, status) in [(export, 1), (dump, 125), (trace, 125)] {
+        let ended = finish(&mut limited(&place, "--fsize=1024", &command));
+        let errors = ended.expect(status).errors();
+        assert!(errors.contains("File too large"), "{errors}");
+    }
     place.fsck();
 }

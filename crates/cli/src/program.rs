@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use goanna_daemon::Program;
+use goanna_sys::limits;
 
 use crate::args::{Amino, Common, Goanna, amino, goanna};
 use crate::commands::store::{compact, dump, fsck, info};
@@ -32,6 +33,10 @@ pub fn amino() -> ExitCode {
     }
     start::<Amino>("amino", |args| {
         let verbosity = args.verbosity;
+        // The others start no program.
+        if !matches!(args.command, Command::Run(_) | Command::Txn(_)) {
+            limits::block_xfsz();
+        }
         match args.command {
             Command::Run(run) => run::amino(run, verbosity),
             Command::Txn(args) => txn::txn(args, verbosity),
@@ -59,7 +64,10 @@ pub fn goanna() -> ExitCode {
         Command::Run(run) => run::goanna(run, args.verbosity),
         Command::Check(check) => inspect::check(&check),
         Command::Aes(args) => aes::aes(&args),
-        Command::Iso(iso) => iso::iso(&iso, args.verbosity),
+        Command::Iso(iso) => {
+            limits::block_xfsz();
+            iso::iso(&iso, args.verbosity)
+        }
         Command::Syscalls(syscalls) => inspect::syscalls(&syscalls),
         Command::Common(common) => print_common(&common, Goanna::command()),
     })

@@ -24,6 +24,7 @@ use std::thread;
 
 use amino_schema::replay::Call;
 use goanna_sys::clock::monotonic_ns;
+use goanna_sys::limits;
 use goanna_sys::replay::View;
 
 pub use options::{Options, Reads, Speed, Until, Verify};
@@ -49,10 +50,11 @@ pub fn run(path: &Path, options: Options) -> Result<Report, Error> {
     if !missing.is_empty() {
         return Err(Error::Missing { missing });
     }
-    let limit = goanna_sys::limits::raise_nofile().map_err(|why| Error::System {
+    let limit = limits::raise_nofile().map_err(|why| Error::System {
         what: "the limit of descriptors",
         why,
     })?;
+    limits::block_xfsz();
     let filter = options.only.as_deref();
     let only = filter.map(|filter| Only::of(&stored, filter)).transpose()?;
     let lanes = stored.index.lanes.len();

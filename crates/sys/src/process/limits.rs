@@ -5,6 +5,7 @@ use std::fs;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal};
 
 /// The limit on descriptors before [`raise_nofile`]. Programs that we launch get it, because some of them allocate tables of
 /// that size, and `select` cannot handle descriptors above 1023.
@@ -92,6 +93,12 @@ pub fn raise_others() {
         // SAFETY: integers only, and this process has one thread.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }
+}
+
+/// Makes writes beyond the limit on file sizes errors (EFBIG) in this thread and in those that it starts from now on: blocks SIGXFSZ.
+pub fn block_xfsz() {
+    // It fails for wrong arguments only.
+    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
 }
 
 /// The options of ulimit(1) for those limits that a process of an ordinary user, started by this one, could not remove by [`raise_others`].

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use goanna_sys::limits;
 use goanna_tracer::output::Address;
 use goanna_tracer::receive::Receiver;
 
@@ -40,6 +41,7 @@ pub struct Listen {
 impl Listen {
     pub fn run(&self) -> Result<u8, Failure> {
         let keys = self.keys.read()?;
+        limits::block_xfsz();
         let receiver = Receiver::new(&self.output, keys, Box::new(|line| note(&line)));
         let receiver = Arc::new(receiver);
         receiver.listen(&self.on, self.streams, |bound| {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use goanna_sys::interrupt::Waiter;
-use goanna_sys::pidfd;
+use goanna_sys::{limits, pidfd};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -22,6 +22,9 @@ const HELD: [Signal; 4] = [
     Signal::SIGTERM,
     Signal::SIGHUP,
 ];
+
+/// The kernel sends it with EFBIG at the limit on file sizes. It stays blocked.
+const AT_LIMIT: Signal = Signal::SIGXFSZ;
 
 /// Signals that would end the tracer, held until the process ends.
 #[derive(Debug, Clone, Copy)]
@@ -36,13 +39,14 @@ impl Signals {
         let held: SigSet = HELD.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
         held.thread_block()?;
+        limits::block_xfsz();
         Ok(Self { before, held })
     }
 
     /// The signals that must not be blocked in the command.
     pub(super) fn of_command(&self) -> Vec<i32> {
         let ours = |signal: &Signal| !self.before.contains(*signal);
-        let ours = HELD.into_iter().filter(ours);
+        let ours = HELD.into_iter().chain([AT_LIMIT]).filter(ours);
         ours.map(|signal| signal as i32).collect()
     }
 
