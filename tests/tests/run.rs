@@ -379,6 +379,29 @@ fn an_unwritable_store_is_refused() {
     assert_eq!(finish(&mut place.shell("cat x")).expect(0).text(), "x\n");
 }
 
+/// A parent that ignores SIGCHLD hands that on, and wait(2) then reports no child: the status was lost.
+#[test]
+fn the_status_comes_through_where_sigchld_is_ignored() {
+    let place = Place::amino();
+    let amino = binary("amino");
+    let amino = amino.display();
+    let inner = format!("{amino} txn run -- sh -c 'exit 3'; test $? = 3 && exit 4");
+    let mut trace = place.native(binary("goanna-trace"));
+    trace.arg("-o").arg(place.path("trace"));
+    trace.args(["--", "sh", "-c", "exit 4"]);
+    let of_pass = Place::pass();
+    let mut pass = of_pass.run();
+    pass.args(["sh", "-c", "exit 4"]);
+    for command in [place.shell(&inner), trace, pass] {
+        let mut ignoring = place.native("/bin/bash");
+        ignoring
+            .args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""])
+            .arg(command.get_program())
+            .args(command.get_args());
+        finish(&mut ignoring).expect(4);
+    }
+}
+
 #[test]
 fn a_bad_mount_point_is_refused() {
     let place = Place::amino();

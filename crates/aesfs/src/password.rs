@@ -65,6 +65,7 @@ fn failed(what: &str, error: &io::Error) -> Error {
 fn of_command(command: &[u8]) -> Result<Secret, Error> {
     use std::os::unix::ffi::OsStrExt;
     let wrong = |error: io::Error| failed("the command", &error);
+    goanna_sys::child::report_ends();
     let mut child = Command::new("/bin/sh")
         .arg("-c")
         .arg(std::ffi::OsStr::from_bytes(command))

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 
 use goanna_monitor::Status;
-use goanna_sys::pidfd;
+use goanna_sys::{child, pidfd};
 use goanna_vfs::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::spawn::{PosixSpawnAttr, PosixSpawnFileActions, PosixSpawnFlags, posix_spawnp};
@@ -33,8 +33,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals until the process ends. The process must have one thread.
+    /// Blocks the signals until the process ends, and takes care that it can wait for commands. The process must have one thread.
     pub fn block() -> Result<Self, Errno> {
+        child::report_ends();
         let blocked: SigSet = BLOCKED.into_iter().collect();
         let before = SigSet::thread_get_mask()?;
         blocked.thread_block()?;

@@ -35,7 +35,7 @@ pub use files::{
 };
 pub use intercept::{filter, inherited, launch, notify, restarts};
 pub use nix::errno::Errno;
-pub use process::{clock, cred, limits, pagemap, region, sched, secret, table_holder};
+pub use process::{child, clock, cred, limits, pagemap, region, sched, secret, table_holder};
 pub use tracees::{
     descriptor_inbox, descriptor_tables, interrupt, mappings, page_watch, pause, pidfd, procfs,
     ptrace, reports, tracee, txncall,

@@ -12,6 +12,7 @@ use goanna_monitor::{End, ExecReport, Interception, Launched, Program, Signals, 
 use goanna_session::trace::{self, TraceFile};
 use goanna_session::{Error as SessionError, Plan, RunResult};
 use goanna_syscalls::SysnoSet;
+use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 
@@ -80,7 +81,11 @@ pub fn run(
         one_transaction.then(|| -> End { Box::new(move || link.shutdown_write()) });
     let (result, report) = follow(&owner, launched, &signals, end, messages)?;
     // The kernel has reported the command's end to the tracer before, so this does not wait.
-    waitpid(pid, None).map_err(SessionError::Subprocess)?;
+    match waitpid(pid, None) {
+        // SIGCHLD is ignored here.
+        Ok(_) | Err(Errno::ECHILD) => {}
+        Err(errno) => return Err(SessionError::Subprocess(errno).into()),
+    }
     owner.wait_for_end();
     match report.and_then(|report| goanna_monitor::not_executed(&report, &command.argv)) {
         Some(error) => Err(error.into()),

@@ -1,6 +1,6 @@
 //! This process: credentials, limits, scheduling, its memory, and the clock.
 
-pub(crate) mod child;
+pub mod child;
 pub mod clock;
 pub mod cred;
 pub mod limits;
