@@ -47,7 +47,7 @@ use goanna_sys::limits;
 pub use check::{Facility, check};
 pub use goanna_sys::inherited::close as close_inherited;
 pub use goanna_sys::launch::{ExecReport, Launched};
-pub use goanna_sys::limits::{hard_others as hard_limits, raise_others as raise_limits};
+pub use goanna_sys::limits::raise_others as raise_limits;
 pub use launch::{Command, Program, Start, inside, start};
 pub use participants::delegate::Delegate;
 pub use participants::outside::Outside;

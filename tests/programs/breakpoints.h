@@ -10,7 +10,8 @@
 #include <sys/ioctl.h>
 #include <ucontext.h>
 
-enum { PARTS = 3, INSTRUCTIONS_MAX = 4096, SITE_SIZE = 48, WARM = 5, TRAP_FLAG = 0x100, RESUME_FLAG = 0x10000 };
+enum { OF_SITE, COMMON, OF_MAP, PARTS };
+enum { INSTRUCTIONS_MAX = 4096, SITE_SIZE = 48, WARM = 5, TRAP_FLAG = 0x100, RESUME_FLAG = 0x10000 };
 
 /* The offsets of the instructions of each part, and whether a signal came there. */
 static struct { int count, offsets[INSTRUCTIONS_MAX]; bool was_hit[INSTRUCTIONS_MAX]; } parts[PARTS];
@@ -30,6 +31,12 @@ static bool (*handled)(void);
 /* As many as an x86 processor has. */
 enum { BREAKPOINTS = 4 };
 static int breakpoints[BREAKPOINTS];
+
+static void disable_breakpoints(int count)
+{
+	for (int i = 0; i < count; i++)
+		MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_DISABLE, 0));
+}
 
 static void trapped(int signal, siginfo_t *info, void *context)
 {
@@ -57,8 +64,7 @@ static void trapped(int signal, siginfo_t *info, void *context)
 	if (handled) {
 		int error = errno;
 
-		for (int i = 0; i < BREAKPOINTS; i++)
-			MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_DISABLE, 0));
+		disable_breakpoints(BREAKPOINTS);
 		wrong_in_handler += !handled();
 		errno = error;
 	}
@@ -114,8 +120,7 @@ static long stopped_at(long (*call)(void), uintptr_t start, const int *offsets, 
 		MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_MODIFY_ATTRIBUTES, &attributes));
 	}
 	long result = made(call, flag);
-	for (int i = 0; i < count; i++)
-		MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_DISABLE, 0));
+	disable_breakpoints(count);
 	return result;
 }
 
@@ -127,7 +132,7 @@ static uintptr_t target(uintptr_t jump)
 	return jump + 5 + by;
 }
 
-/* The common code, to which the last instruction of a site's own code jumps. Its first instruction is `testl $0x40000,8(%rsp)`. */
+/* The common code: the code of a site ends in a jump to it. It begins with `testl $0x40000,8(%rsp)`. */
 static uintptr_t common_of(uintptr_t placed)
 {
 	static const unsigned char first[] = {0xf7, 0x44, 0x24, 0x08, 0x00, 0x00, 0x04, 0x00};
@@ -164,9 +169,9 @@ static long found(long (*call)(void), uintptr_t starts[PARTS])
 	finds_site = true;
 	stopped_at(call, 0, NULL, 0, TRAP_FLAG);
 	finds_site = false;
-	starts[0] = site ? target(site - 5) : 0;
-	starts[1] = site ? common_of(starts[0]) : 0;
-	starts[2] = site ? find_map() : 0;
+	starts[OF_SITE] = site ? target(site - 5) : 0;
+	starts[COMMON] = site ? common_of(starts[OF_SITE]) : 0;
+	starts[OF_MAP] = site ? find_map() : 0;
 	return result;
 }
 
@@ -192,7 +197,7 @@ static void stopped(int line, const char *name, long (*call)(void))
 			total += hits;
 			parts[part].was_hit[at] |= hits > 0;
 			/* The first instruction of the map's code is behind all others. */
-			if (part == 2 && at == 0 && !hits)
+			if (part == OF_MAP && at == 0 && !hits)
 				break;
 			if (got == expected && !wrong_registers && !wrong_in_handler)
 				continue;

@@ -218,7 +218,7 @@ static void *ends(void *argument)
 
 static void steps(void)
 {
-	static const char *const names[PARTS] = {"site", "common", "map"};
+	static const char *const names[PARTS] = {[OF_SITE] = "site", [COMMON] = "common", [OF_MAP] = "map"};
 
 	begin();
 	handled = opens_lists_and_writes;

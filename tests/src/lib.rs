@@ -47,7 +47,7 @@ pub fn may_become_another_user() -> bool {
     is_root()
 }
 
-/// Whether calls are answered in the process here: not where the person who runs the tests has switched that off.
+/// Whether calls are answered in the process here. `GOANNA_TEST_FAST_PATH` switches that off.
 ///
 /// # Panics
 ///

@@ -17,8 +17,8 @@ use iced_x86::{Decoder, DecoderOptions};
 
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// At fewer instructions than these of the code that all sites of a library have in common, something has gone wrong. The others are those of calls that
-/// the program does not make, and of errors.
+/// Signals come to at least this many instructions of the code that all sites of a library have in common. The others are those of calls that the program does not make, and
+/// of errors.
 const COMMON_MIN: usize = 400;
 
 /// The offset of each instruction, with commas between them.
@@ -72,10 +72,14 @@ fn check(backend: Backend, user: User) {
     }
 }
 
+fn users() -> impl Iterator<Item = User> {
+    let other = may_become_another_user().then_some(User::Nobody);
+    [User::Own].into_iter().chain(other)
+}
+
 fn check_for_each_user(backend: Backend) {
-    check(backend, User::Own);
-    if may_become_another_user() {
-        check(backend, User::Nobody);
+    for user in users() {
+        check(backend, user);
     }
 }
 
@@ -97,9 +101,7 @@ fn signals_in_the_process_with_encryption() {
 /// A process that was killed behind a write, before it had recorded that in its area for grants: its parent read what was then taken away.
 #[test]
 fn processes_that_are_killed_in_a_write_leave_all_of_it_or_nothing() {
-    let mut users = vec![User::Own];
-    users.extend(may_become_another_user().then_some(User::Nobody));
-    for user in users {
+    for user in users() {
         let backend = Backend::Amino(Engine::Fjall);
         if let Some(errors) = interrupted("killed_writes", backend, user) {
             for write in ["append, killed:", "write within a page, killed:"] {

@@ -38,20 +38,15 @@ fn limited(place: &Place, limit: &str, inner: &Command) -> Command {
 const WORK: &str = "for i in 1 2 3 4 5; do mkdir d$i && echo text >d$i/f && cat d$i/f || exit; done
     find . -type f | wc -l; tar cf - . | tar tf - | wc -l";
 
-fn works(place: &Place, limit: &str) {
-    let ended = finish(&mut limited(place, limit, &place.shell(WORK)));
-    let expected = format!("{}5\n11\n", "text\n".repeat(5));
-    let ended = ended.expect(0);
-    assert_eq!(ended.text(), expected, "{limit}: {}", ended.errors());
-}
-
-/// The owner of a store has the limits of the command that started it. malloc(3) reserved more addresses for each of its threads than there are, and it died.
+/// The owner of a store has the limits of the command that started it. It died where malloc(3), which reserves addresses for each thread, had used up those of the limit.
 #[test]
 fn stores_work_within_limits() {
     for engine in [Engine::Fjall, Engine::Sled] {
         for limit in ["--as=256000000", "--data=100000000", "--fsize=1024:"] {
             let place = Place::new(Backend::Amino(engine), Intercept::Notify, ordinary());
-            works(&place, limit);
+            let ended = finish(&mut limited(&place, limit, &place.shell(WORK))).expect(0);
+            let expected = format!("{}5\n11\n", "text\n".repeat(5));
+            assert_eq!(ended.text(), expected, "{limit}: {}", ended.errors());
             place.fsck();
         }
     }
@@ -67,7 +62,7 @@ fn a_limit_on_file_sizes_that_is_too_low_for_a_store_is_said() {
     assert!(errors.contains("ulimit -f"), "{errors}");
 }
 
-/// Whose monitor cannot raise a hard limit.
+/// A user without CAP_SYS_RESOURCE: the monitor cannot raise a hard limit.
 fn ordinary() -> User {
     if is_root() { User::Nobody } else { User::Own }
 }

@@ -372,7 +372,7 @@ fn daemon_hint(error: &DaemonError) -> Option<String> {
 }
 
 fn owner_ended_hint() -> String {
-    let limits = goanna_monitor::hard_limits();
+    let limits = goanna_sys::limits::hard_others();
     let cause = if limits.is_empty() {
         "if it was a defect, aminod.log in the store describes it".to_owned()
     } else {

@@ -222,17 +222,12 @@ impl From<amino_fs::Error> for StoreError {
             }
             Store(Error::NewerVersion { .. }) => Self::NewerVersion(error_chain(&error)),
             Store(Error::Damaged { .. }) | Damaged(_) => Self::Damaged(error_chain(&error)),
-            error if is_too_large(&error) => Self::FileSizeLimit(error_chain(&error)),
-            error => Self::Other(error_chain(&error)),
+            error => match io_cause(&error).map(io::Error::kind) {
+                Some(io::ErrorKind::FileTooLarge) => Self::FileSizeLimit(error_chain(&error)),
+                _ => Self::Other(error_chain(&error)),
+            },
         }
     }
-}
-
-/// Whether the cause is EFBIG.
-fn is_too_large(error: &(dyn std::error::Error + 'static)) -> bool {
-    let io = error.downcast_ref::<std::io::Error>();
-    io.is_some_and(|io| io.kind() == std::io::ErrorKind::FileTooLarge)
-        || error.source().is_some_and(is_too_large)
 }
 
 impl StoreError {
@@ -286,6 +281,12 @@ impl Error {
             },
         }
     }
+}
+
+/// The system's error that caused `error`.
+pub(crate) fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a io::Error> {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.find_map(|error| error.downcast_ref())
 }
 
 /// An error followed by its causes, as far as its own text leaves them out.

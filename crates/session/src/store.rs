@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use amino_fs::{AminoFs, EngineKind, Options};
 use goanna_vfs::{Caller, FileSystem, escape_path, wait_for_locks};
 
+use crate::error::io_cause;
 use crate::{Durability, Engine, Error, StoreError};
 
 /// The directory of the store at the default place; `None` where no environment variable names one.
@@ -108,12 +109,6 @@ pub fn open_or_make(
         note(&format!("made a store in {}", escape_path(dir)));
     }
     Ok(fs)
-}
-
-/// The system's error that caused `error`.
-fn io_cause<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a std::io::Error> {
-    let mut causes = std::iter::successors(Some(error), |error| error.source());
-    causes.find_map(|error| error.downcast_ref())
 }
 
 fn is_refusal(kind: ErrorKind) -> bool {

@@ -104,11 +104,6 @@ impl Volume {
         None
     }
 
-    /// Ends all grants.
-    pub(crate) fn end_all_grants(&self) {
-        self.end_some_grants(|_| true);
-    }
-
     fn end_some_grants(&self, which: impl Fn(&Grant) -> bool) {
         if self.grants.count.load(SeqCst) > 0 {
             let _guard = self.store.enter();

@@ -435,6 +435,6 @@ impl SharedAttributes for AminoFs {
     }
 
     fn end_writes(&self) {
-        self.end_all_grants();
+        self.end_grants();
     }
 }

@@ -16,6 +16,15 @@ static INHERITED_NOFILE: OnceLock<libc::rlimit64> = OnceLock::new();
 pub fn raise_nofile() -> Result<u64, Errno> {
     let now = get(0, libc::RLIMIT_NOFILE)?;
     let most = nr_open().unwrap_or(0).max(now.rlim_max);
+    let raised = raise(libc::RLIMIT_NOFILE, &now, most);
+    if raised != now.rlim_cur {
+        INHERITED_NOFILE.get_or_init(|| now);
+    }
+    Ok(raised)
+}
+
+/// Raises both limits from `now` to `most`, or else the soft one to the hard one. Returns the soft limit.
+fn raise(resource: libc::__rlimit_resource_t, now: &libc::rlimit64, most: u64) -> u64 {
     for limit in [most, now.rlim_max] {
         if now.rlim_cur == limit {
             break;
@@ -24,24 +33,19 @@ pub fn raise_nofile() -> Result<u64, Errno> {
             rlim_cur: limit,
             rlim_max: limit,
         };
-        if set(libc::RLIMIT_NOFILE, &raised).is_ok() {
-            INHERITED_NOFILE.get_or_init(|| now);
-            return Ok(limit);
+        // SAFETY: `raised` is live; no old limit is asked for.
+        let r = unsafe { libc::prlimit64(0, resource, &raw const raised, std::ptr::null_mut()) };
+        if r == 0 {
+            return limit;
         }
     }
-    Ok(now.rlim_cur)
+    now.rlim_cur
 }
 
 /// The largest limit on descriptors that any process can have.
 fn nr_open() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/sys/fs/nr_open").ok()?;
     text.trim().parse().ok()
-}
-
-fn set(resource: libc::__rlimit_resource_t, limit: &libc::rlimit64) -> Result<(), Errno> {
-    // SAFETY: `limit` is live; no old limit is asked for.
-    let r = unsafe { libc::prlimit64(0, resource, limit, std::ptr::null_mut()) };
-    Errno::result(r).map(drop)
 }
 
 /// The soft limit on open descriptors.
@@ -74,17 +78,8 @@ const OTHERS: [(libc::__rlimit_resource_t, &str); 4] = [
 /// them with CAP_SYS_RESOURCE, else raises the soft limits to the hard ones. Call this before the first thread is started.
 pub fn raise_others() {
     for (resource, _) in OTHERS {
-        let Ok(now) = get(0, resource) else {
-            continue;
-        };
-        for most in [libc::RLIM64_INFINITY, now.rlim_max] {
-            let raised = libc::rlimit64 {
-                rlim_cur: most,
-                rlim_max: most,
-            };
-            if set(resource, &raised).is_ok() {
-                break;
-            }
+        if let Ok(now) = get(0, resource) {
+            raise(resource, &now, libc::RLIM64_INFINITY);
         }
     }
     let is_limited = get(0, libc::RLIMIT_AS).is_ok_and(|now| now.rlim_cur != libc::RLIM64_INFINITY);
