@@ -226,7 +226,7 @@ static void steps(void)
 	make(other_path, "from here");
 	in_directory(top_path, "one");
 	in_directory(host_path, "one");
-	/* The calls of a process with several threads are not answered inside. */
+	/* A process with several threads has other stubs, and writes are not answered inside. */
 	pthread_t thread;
 	MUST(-pthread_create(&thread, NULL, ends, NULL));
 	MUST(-pthread_join(thread, NULL));

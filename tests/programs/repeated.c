@@ -1,7 +1,9 @@
-/* Makes one call again and again: `repeated access|readlink|open|list|stat|statx|missing|fstat|fstatx|write|pwrite|rewrite COUNT PATH`. */
+/* Makes one call again and again: `repeated access|readlink|open|list|stat|statx|missing|fstat|fstatx|write|pwrite|rewrite COUNT PATH [thread]`. With
+ * `thread` a second thread makes it. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -30,15 +32,14 @@ static long list(const char *path)
 	return close(fd) < 0 ? -1 : got;
 }
 
-int main(int argc, char **argv)
+static void *repeat(void *arguments)
 {
+	char **argv = arguments;
 	struct statx more;
 	struct stat meta;
 	char text[100] = "";
-
-	if (argc != 4)
-		return 2;
 	int fd = open(argv[3], strstr(argv[1], "write") ? O_WRONLY : O_RDONLY);
+
 	for (int i = 0; i < atoi(argv[2]); i++) {
 		long result = !strcmp(argv[1], "access") ? access(argv[3], R_OK)
 			: !strcmp(argv[1], "readlink") ? readlink(argv[3], text, sizeof text)
@@ -54,7 +55,19 @@ int main(int argc, char **argv)
 			: statx(AT_FDCWD, argv[3], 0, MASK, &more);
 
 		if (result < 0)
-			return 1;
+			return arguments;
 	}
-	return 0;
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t thread;
+	void *failed;
+
+	if (argc == 4)
+		return repeat(argv) != NULL;
+	if (argc != 5 || pthread_create(&thread, NULL, repeat, argv) || pthread_join(thread, &failed))
+		return 2;
+	return failed != NULL;
 }

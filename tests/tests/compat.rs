@@ -154,6 +154,7 @@ in_every_place! {
     edges => |place| check(&place, "edges", false);
     waiting_copies => |place| check(&place, "waits", false);
     programs_that_make_stubs_hard => |place| check(&place, "stubs", false);
+    programs_with_threads => |place| check(&place, "threads", false);
     copies_and_lists_in_the_process => |place| check(&place, "stublists", false);
     programs_that_are_patched_in_between => |place| check(&place, "patches", false);
     random_paths => |place| check(&place, "path_fuzz", false);
@@ -164,7 +165,14 @@ in_every_place! {
 #[test]
 fn calls_that_all_notify() {
     for place in [Place::amino, Place::pass] {
-        for name in ["stubs", "stublists", "patches", "path_fuzz", "attributes"] {
+        for name in [
+            "stubs",
+            "threads",
+            "stublists",
+            "patches",
+            "path_fuzz",
+            "attributes",
+        ] {
             check_with(&place(), name, false, &["--no-fast-path"]);
         }
     }
@@ -291,11 +299,12 @@ fn the_loader_of_a_process_has_stubs_when_it_begins() {
 /// How often [`figures_of`] makes the call.
 const CALLS: u64 = 20_000;
 
-/// The statistics of `repeated CALL` on `path`.
-fn figures_of(place: &Place, call: &str, path: &str) -> serde_json::Value {
+/// The statistics of `repeated CALL` on `path`, where `options` has further arguments.
+fn figures_of(place: &Place, call: &str, path: &str, options: &[&str]) -> serde_json::Value {
     let program = program("repeated", &place.path("."), false);
     let mut run = place.run_with(&["--stats=json"]);
     run.arg(&program).args([call, &CALLS.to_string(), path]);
+    run.args(options);
     let ended = finish(&mut run).expect(0);
     serde_json::from_str(ended.errors().trim()).unwrap()
 }
@@ -303,9 +312,29 @@ fn figures_of(place: &Place, call: &str, path: &str) -> serde_json::Value {
 /// Runs `repeated CALL` on `path`, and checks that most calls are answered in the process: all but the first ones, and those of the time before mount
 /// points are watched for.
 fn check_in_process(place: &Place, call: &str, path: &str) {
-    let figures = figures_of(place, call, path);
+    check_figures(call, path, &figures_of(place, call, path, &[]));
+}
+
+fn check_figures(call: &str, path: &str, figures: &serde_json::Value) {
     let within = figures["in_process"].as_u64().unwrap_or(0);
     assert!(within >= CALLS / 2, "{call} {path}: {figures}");
+}
+
+/// A thread that the process starts before its first calls makes them in the process, too.
+#[test]
+fn calls_of_threads_are_answered_in_the_process() {
+    for place in [Place::amino(), Place::pass()] {
+        if !uses_stubs(&place) {
+            return;
+        }
+        finish(&mut place.shell("mkdir -p d; echo text > d/file")).expect(0);
+        let file = format!("{}/d/file", place.top());
+        for call in ["access", "open", "stat", "statx"] {
+            for path in [file.as_str(), "/etc/passwd"] {
+                check_figures(call, path, &figures_of(&place, call, path, &["thread"]));
+            }
+        }
+    }
 }
 
 /// Where no mount point exists on the host, links of the host are followed in the process, also by access(2), readlink(2) and statx(2).
@@ -340,7 +369,7 @@ fn attributes_in_a_store_are_answered_in_the_process() {
         check_in_process(&place, call, &format!("{}/d", place.top()));
     }
     // Each list is two calls.
-    let figures = figures_of(&place, "list", &format!("{}/d", place.top()));
+    let figures = figures_of(&place, "list", &format!("{}/d", place.top()), &[]);
     let notified = figures["calls"]["getdents64"].as_u64().unwrap_or(0);
     assert!(notified < CALLS * 3 / 2, "{figures}");
 }

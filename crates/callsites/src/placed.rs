@@ -85,14 +85,11 @@ impl Placed {
         self.base + self.library.code.start..self.base + self.library.code.end
     }
 
-    /// Whether the code of one more site would be in the padding.
-    pub fn has_space(&self) -> bool {
-        self.fits(self.patched.len())
-    }
-
-    /// Whether all of the code of the site `index` would be in the padding.
-    fn fits(&self, index: usize) -> bool {
-        self.site_start(index + 1) <= self.base + self.library.padding.end
+    /// How many more sites have space for their code in the padding.
+    pub fn space(&self) -> usize {
+        let end = self.base + self.library.padding.end;
+        let left = end.saturating_sub(self.site_start(self.patched.len()));
+        left as usize / self.sizes.site
     }
 
     /// The site whose `syscall` ends at address `ip`, patched or not.
@@ -118,7 +115,7 @@ impl Placed {
         self.base + site.behind_call()
     }
 
-    /// Patches `sites` in the process of `tid`, which must not run in the library, as far as there is space for them. `common` makes the common code, and
+    /// Patches `sites`, which are sorted by address, in the process of `tid`, which must not run in the library, as far as there is space for them. `common` makes the common code, and
     /// `site_code` the code of a site at an address. After an error, some may be patched.
     pub fn patch(
         &mut self,
@@ -135,11 +132,7 @@ impl Placed {
             start = self.start();
         }
         let first = self.patched.len();
-        let space = (first..)
-            .take_while(|index| self.fits(*index))
-            .take(sites.len())
-            .count();
-        let sites = sites.get(..space).unwrap_or_default();
+        let sites = sites.get(..self.space()).unwrap_or(sites);
         // Sites that are close to each other are written together.
         let mut texts = Vec::new();
         let mut index = first;

@@ -11,7 +11,7 @@ use goanna_sys::stub::kind;
 use goanna_sys::{stub, tracee};
 use goanna_vfs::{Errno, Mounts};
 
-use super::calls::kind_of;
+use super::calls::{LIKELY, kind_of};
 use super::mount_points::{MountPoints, are_in_root};
 
 /// Calls at a site before it is patched: a patch costs about as much as two.
@@ -217,7 +217,7 @@ impl Area {
             *calls = calls.saturating_add(1);
             *calls
         });
-        if calls == CALLS_AT_SITE && self.placed.has_space() {
+        if calls == CALLS_AT_SITE && self.placed.space() > 0 {
             Use::Due(site)
         } else {
             Use::Other
@@ -254,6 +254,29 @@ impl Area {
         now.saturating_sub(std::mem::replace(&mut self.counted, now))
     }
 
+    /// The sites that are worth being patched before they are used, by address: as many as there is space for.
+    pub fn likely(&self) -> Vec<Site> {
+        let placed = &self.placed;
+        let of_call = |nr: i64| {
+            let sites = placed.library.sites.iter();
+            sites.filter(move |site| i64::from(site.nr) == nr)
+        };
+        let sites = LIKELY.into_iter().flat_map(of_call);
+        let sites = sites.filter(|site| !placed.patched.contains(site));
+        let mut sites: Vec<Site> = sites.take(placed.space()).copied().collect();
+        sites.sort_unstable_by_key(|site| site.at);
+        sites
+    }
+
+    /// The flags in the memory of `tid`, if the area is there.
+    pub fn flags(&self, constants: &Constants, tid: i32) -> u8 {
+        let mut flags = [0];
+        let at = self.placed.start() + stub::layout().flags as u64;
+        let is_read =
+            self.is_there(constants, tid) && tracee::read_exact(tid, at, &mut flags).is_ok();
+        if is_read { flags[0] } else { 0 }
+    }
+
     /// Sets the flags, if the area is still there.
     pub fn set_flags(&self, constants: &Constants, tid: i32, flags: u8) {
         self.set(constants, tid, stub::layout().flags, &[flags]);
@@ -261,17 +284,18 @@ impl Area {
 
     /// Writes the data at `at`, if the area is still there.
     pub fn set(&self, constants: &Constants, tid: i32, at: usize, data: &[u8]) {
-        let layout = stub::layout();
-        let mut magic = [0; 16];
-        let [first, second] = constants.magic.map(u64::to_le_bytes);
-        let start = self.placed.start();
-        let is_there = self.placed.is_written
-            && tracee::read_exact(tid, start + layout.magic as u64, &mut magic).is_ok()
-            && magic == *[first, second].as_flattened();
-        if is_there {
+        if self.is_there(constants, tid) {
             // A process that has died needs no data.
-            let _ = tracee::write_forced(tid, start + at as u64, data);
+            let _ = tracee::write_forced(tid, self.placed.start() + at as u64, data);
         }
+    }
+
+    fn is_there(&self, constants: &Constants, tid: i32) -> bool {
+        let mut magic = [0; 16];
+        let at = self.placed.start() + stub::layout().magic as u64;
+        self.placed.is_written
+            && tracee::read_exact(tid, at, &mut magic).is_ok()
+            && magic == *constants.magic.map(u64::to_le_bytes).as_flattened()
     }
 }
 

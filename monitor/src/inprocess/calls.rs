@@ -55,6 +55,23 @@ const KINDS: &[(i64, u32)] = &[
     ),
 ];
 
+/// The calls that programs make most, if they make many: those first for whose answers they wait longest.
+pub const LIKELY: [i64; 13] = [
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_getdents64,
+    libc::SYS_access,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlink,
+    libc::SYS_readlinkat,
+    libc::SYS_getcwd,
+    libc::SYS_fstat,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+];
+
 /// What a stub must look at for call `nr`; `None` for a call that has none.
 pub fn kind_of(nr: u32) -> Option<u32> {
     let found = KINDS

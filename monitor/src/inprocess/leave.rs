@@ -11,8 +11,7 @@ use goanna_vfs::Errno;
 use libc::user_regs_struct as Registers;
 use nix::unistd::{self, Whence};
 
-use super::InProcess;
-use super::space::Space;
+use super::{InProcess, Thread};
 
 /// Where a thread was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,21 +33,22 @@ impl InProcess {
         let is_refused = signal == libc::SIGSYS;
         let at = regs.rip;
         let left = |placed: &Placed| leave(placed, tid, is_refused, regs).ok().flatten();
-        let space = self.space(tid)?;
-        if let Some(left) = space.library(at, left) {
+        let thread = self.thread(tid)?;
+        if let Some(left) = thread.space.library(at, left) {
             return left;
         }
-        leave_map(&space, tid, is_refused, regs)
+        leave_map(&thread, tid, is_refused, regs)
     }
 }
 
 /// As [`leave`], of a thread in the code of the map of attributes, which has a frame. The only calls with an effect there are those of writes, opens and lists.
 fn leave_map(
-    space: &Space,
+    thread: &Thread,
     tid: i32,
     is_refused: bool,
     regs: &mut Registers,
 ) -> Option<StubPosition> {
+    let space = &thread.space;
     let offset = space.offset_in_map(regs.rip)?;
     let frame = Frame::read(tid, regs).ok()?;
     let (base, site) = space.site_returning_to(frame.ret)?;
@@ -76,7 +76,7 @@ fn leave_map(
     }
     if (open.asked..open.end).contains(&offset) {
         return Some(leave_open(
-            space,
+            thread,
             &frame,
             (base, site),
             (offset, is_refused),
@@ -179,7 +179,7 @@ fn leave_list(
 
 /// As [`leave_map`], of a thread behind the first call of an open.
 fn leave_open(
-    space: &Space,
+    thread: &Thread,
     frame: &Frame,
     (base, site): (u64, Site),
     (offset, is_refused): (usize, bool),
@@ -201,7 +201,7 @@ fn leave_open(
     let is_wait = offset == open.made && regs.orig_rax != NO_CALL && is_restart(result);
     frame.put_back(regs, true);
     if !is_over {
-        space.opens.interrupt(regs.rsp);
+        thread.opens.interrupt(regs.rsp);
         if !is_wait {
             return before(regs, base, &site);
         }

@@ -71,6 +71,23 @@ impl Libraries {
         self.known(mapping).unwrap_or(Examined::NotYet)
     }
 
+    /// As [`Libraries::analysed`], but the caller waits. Only a file with the name of a C library is analysed.
+    pub fn analysed_at_once(&self, tid: i32, mapping: &Mapping) -> Examined {
+        if let Some(known @ (Examined::Is(_) | Examined::Refused)) = self.known(mapping) {
+            return known;
+        }
+        let path = mappings::path_at(tid, mapping.start).unwrap_or_default();
+        let name = path.rsplit(|&byte| byte == b'/').next();
+        let key = (mapping.dev, mapping.ino);
+        let is_libc = name.is_some_and(|name| name.starts_with(b"libc"));
+        if !is_libc || !self.insert(key, Examined::NotYet, LIBRARIES_MAX) {
+            return Examined::Refused;
+        }
+        let found = examined(Path::new(OsStr::from_bytes(&path)), key);
+        self.0.lock().insert(key, found.clone());
+        found
+    }
+
     /// As [`Libraries::analysed`], of the file that has the first instruction of the process of `tid`. Only one with the name of a loader is analysed.
     pub fn loader(
         &self,

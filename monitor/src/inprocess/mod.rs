@@ -8,6 +8,7 @@
 //! * `calls` says which calls have stubs, and what each must look at.
 //! * `goanna-callsites` analyses a library; `libraries` keeps what it finds, for the run.
 //! * A process of a run that makes many calls gets stubs of its loader when it begins ([ADR 0125](../../../docs/decisions/0125-stubs-of-the-loader.md)).
+//! * A process that starts its second thread gets all stubs of libc before that ([ADR 0142](../../../docs/decisions/0142-stubs-in-processes-with-threads.md)).
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store, `shared` fills it; or for files of the host in a mount, `on_host` fills it then.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
@@ -53,6 +54,7 @@ use area::{Constants, MountNames};
 pub use leave::StubPosition;
 use libraries::{Examined, Libraries};
 use mount_points::MountPoints;
+use opens::Opens;
 use opens::shared_files::SharedFiles;
 use run_map::RunMap;
 use space::Space;
@@ -103,8 +105,7 @@ pub struct InProcess {
     libraries: Libraries,
     /// Notified calls that stubs could have looked at.
     calls: AtomicU32,
-    /// By thread.
-    spaces: Mutex<HashMap<i32, Arc<Space>>>,
+    threads: Mutex<HashMap<i32, Arc<Thread>>>,
     /// One of them is to get the map of attributes. Most calls come when none is, and look at no space for it.
     map_is_due: AtomicBool,
     /// A process is to get an area for writes.
@@ -116,6 +117,30 @@ pub struct InProcess {
     /// How many file systems programs have mounted on directories in mounts. Held while the map is opened or closed for them.
     covered: Mutex<isize>,
     answered: AtomicU64,
+}
+
+/// A thread of a run.
+#[derive(Debug)]
+struct Thread {
+    space: Arc<Space>,
+    /// It runs in the memory of its parent until it executes a program (vfork(2)).
+    is_guest: bool,
+    opens: Opens,
+}
+
+impl Thread {
+    fn of(space: Space) -> Arc<Self> {
+        Self::in_space(Arc::new(space), false)
+    }
+
+    fn in_space(space: Arc<Space>, is_guest: bool) -> Arc<Self> {
+        let opens = Opens::default();
+        Arc::new(Self {
+            space,
+            is_guest,
+            opens,
+        })
+    }
 }
 
 impl InProcess {
@@ -130,7 +155,7 @@ impl InProcess {
             constants,
             libraries: Libraries::default(),
             calls: AtomicU32::new(0),
-            spaces: Mutex::default(),
+            threads: Mutex::default(),
             map_is_due: AtomicBool::new(false),
             area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
@@ -158,9 +183,11 @@ impl InProcess {
             return;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
-        let Some(space) = self.space(call.task.tid) else {
+        let thread = self.thread(call.task.tid);
+        let Some(thread) = thread.filter(|thread| !thread.is_guest) else {
             return;
         };
+        let space = &thread.space;
         let is_host = || has_host_directory(call);
         let library = |mapping: &Mapping| {
             if !self.has_many_calls(constants) {
@@ -230,21 +257,33 @@ impl InProcess {
     }
 
     fn refresh_flags(&self, constants: &Constants) {
-        let spaces: Vec<_> = self.spaces.lock().values().cloned().collect();
-        for space in spaces {
-            space.refresh_flags(constants);
+        for (tid, thread) in self.all_threads() {
+            thread.space.refresh_flags(constants, tid);
         }
     }
 
+    fn all_threads(&self) -> Vec<(i32, Arc<Thread>)> {
+        let threads = self.threads.lock();
+        let threads = threads.iter();
+        threads
+            .map(|(tid, thread)| (*tid, Arc::clone(thread)))
+            .collect()
+    }
+
+    fn thread(&self, tid: i32) -> Option<Arc<Thread>> {
+        self.threads.lock().get(&tid).cloned()
+    }
+
     fn space(&self, tid: i32) -> Option<Arc<Space>> {
-        self.spaces.lock().get(&tid).cloned()
+        let threads = self.threads.lock();
+        Some(Arc::clone(&threads.get(&tid)?.space))
     }
 
     /// `tid` is followed from its first instruction on. It executes the command soon.
     pub fn add(&self, tid: i32) {
         if self.constants.is_some() {
-            let space = Arc::new(Space::unused(tid));
-            self.spaces.lock().insert(tid, space);
+            let thread = Thread::of(Space::unused(tid));
+            self.threads.lock().insert(tid, thread);
         }
     }
 
@@ -253,14 +292,14 @@ impl InProcess {
         if self.constants.is_none() {
             return;
         }
-        let mut spaces = self.spaces.lock();
-        let old = spaces.remove(&former);
+        let mut threads = self.threads.lock();
+        let old = threads.remove(&former);
         let new = match &old {
-            Some(old) => old.executed(tid),
+            Some(old) => old.space.executed(tid),
             None => Space::with_own_filters(tid),
         };
-        let leader = spaces.insert(tid, Arc::new(new));
-        drop(spaces);
+        let leader = threads.insert(tid, Thread::of(new));
+        drop(threads);
         // Dropping what they keep calls the back end.
         drop((old, leader));
     }
@@ -285,34 +324,45 @@ impl InProcess {
     }
 
     /// Thread `tid` is about to continue after it has started `child`, by clone(2) with these flags; `None` where they cannot be
-    /// told. Neither has run since.
-    pub fn forked(&self, tid: i32, child: i32, flags: Option<u64>) {
+    /// told, behind which is the instruction at `at`. Neither has run since.
+    pub fn forked(&self, (tid, at): (i32, u64), child: i32, flags: Option<u64>) {
         let Some(constants) = &self.constants else {
             return;
         };
-        const SHARED: u64 = (libc::CLONE_THREAD | libc::CLONE_FS | libc::CLONE_FILES) as u64;
+        const THREAD: u64 = libc::CLONE_THREAD as u64;
+        const SHARED: u64 = THREAD | (libc::CLONE_FS | libc::CLONE_FILES) as u64;
         const VM: u64 = libc::CLONE_VM as u64;
         const VFORK: u64 = libc::CLONE_VFORK as u64;
-        let Some(parent) = self.space(tid) else {
+        let Some(thread) = self.thread(tid) else {
             return;
         };
+        let parent = &thread.space;
         // The child's counter begins where its parent's is.
         self.count(tid);
         let shares_directory = flags.is_none_or(|flags| {
             const SHARES: u64 = libc::CLONE_FS as u64;
-            flags & (SHARES | libc::CLONE_THREAD as u64) == SHARES
+            flags & (SHARES | THREAD) == SHARES
         });
+        let is_thread = !thread.is_guest && flags.is_some_and(|flags| flags & THREAD != 0);
         let flags = flags.unwrap_or(SHARED);
         // Memory that is used by one process after the other is used by one.
         let takes_turns = flags & (VM | VFORK) == VM | VFORK && flags & SHARED == 0;
         let inherited = if flags & VM != 0 {
-            Arc::clone(&parent)
+            Arc::clone(parent)
         } else {
             let copied = parent.copied(child);
-            copied.leave_area_to(&parent, constants, child);
+            copied.leave_area_to(parent, constants, child);
+            copied.agree_with_memory(parent, constants, child);
             Arc::new(copied)
         };
-        if flags & (SHARED | VM) != 0 && !takes_turns {
+        if is_thread {
+            parent.starts_threads(constants, (tid, at), |mapping| {
+                self.libraries.analysed_at_once(tid, mapping)
+            });
+            if flags & libc::CLONE_FS as u64 == 0 {
+                parent.separate_directories(constants, tid);
+            }
+        } else if flags & (SHARED | VM) != 0 && !takes_turns {
             parent.turn_off(constants, tid);
             inherited.turn_off(constants, child);
         }
@@ -329,12 +379,17 @@ impl InProcess {
         if flags & (libc::CLONE_NEWUSER | libc::CLONE_NEWNS) as u64 != 0 {
             inherited.forget_mounts(constants, child);
         }
-        let former = self.spaces.lock().insert(child, Arc::clone(&inherited));
+        let is_guest = flags & VM != 0 && !is_thread;
+        let inheriting = Thread::in_space(Arc::clone(&inherited), is_guest);
+        let former = self.threads.lock().insert(child, inheriting);
         // Without the lock.
         drop(former);
         if constants.mount_points.have_appeared() {
             // Perhaps after the child's memory was copied, and before this space was known.
-            inherited.refresh_flags(constants);
+            inherited.refresh_flags(constants, child);
+        }
+        if !constants.mount_points.is_asked() && inherited.is_patched() {
+            constants.mount_points.ask();
         }
     }
 
@@ -375,7 +430,7 @@ impl InProcess {
     /// Thread `tid` has ended.
     pub fn ended(&self, tid: i32) {
         if self.constants.is_some() {
-            let ended = self.spaces.lock().remove(&tid);
+            let ended = self.threads.lock().remove(&tid);
             // Without the lock, as in `executed`.
             drop(ended);
         }
@@ -404,11 +459,12 @@ impl InProcess {
     }
 
     /// Thread `tid` is about to enter other name spaces: perhaps one of users, in which owners of files look different, or one of mounts,
-    /// in which other directories have the paths of the mount points.
+    /// in which other directories have the paths of the mount points. The thread may also cease to have its working directory in common with others.
     pub fn leaves_namespaces(&self, tid: i32) {
         if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
             space.forget_map(constants, tid);
             space.forget_mounts(constants, tid);
+            space.separate_directories(constants, tid);
         }
     }
 
@@ -430,10 +486,8 @@ impl InProcess {
             return;
         }
         self.map_is_due.store(false, Ordering::Relaxed);
-        if !self
-            .space(tid)
-            .is_some_and(|space| space.takes_map(constants, tid))
-        {
+        let takes = |thread: Arc<Thread>| !thread.is_guest && thread.space.takes_map(constants);
+        if !self.thread(tid).is_some_and(takes) {
             return;
         }
         let caller = monitor.tasks.get(tid).and_then(|task| task.caller());

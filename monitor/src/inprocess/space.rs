@@ -1,7 +1,7 @@
 //! The patches in one address space.
 //!
-//! Patches are written while the only thread that can run there waits in the kernel. From when a second one is started, all calls
-//! notify again. fork(2) copies the patches with the memory, execve(2) drops them.
+//! Patches are written while the only thread that can run there waits in the kernel: the last ones when it starts a second one. fork(2) copies them with the
+//! memory, execve(2) drops them.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::area::{Area, Constants, MapWords, MountNames, Use};
 use super::libraries::Examined;
-use super::opens::Opens;
 
 /// Notified calls of a process before anything is patched in it but the loader, if the run makes many calls.
 const CALLS_IN_BUSY_RUN: u32 = 4;
@@ -31,7 +30,6 @@ pub struct Space {
     /// See [`Space::has_map`].
     has_map: AtomicBool,
     state: Mutex<State>,
-    pub(super) opens: Opens,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -39,6 +37,8 @@ struct State {
     /// Nothing is patched any more, and stubs notify.
     is_off: bool,
     own_filters: bool,
+    /// The process has had several threads.
+    has_threads: bool,
     /// The process may see other mounts than the one that the run began with.
     other_mounts: bool,
     /// The mounts that stubs know, if they are others.
@@ -47,6 +47,8 @@ struct State {
     names_at_exec: Option<Arc<MountNames>>,
     /// The working directory is the host's.
     host_directory: bool,
+    /// The working directory is not looked at any more: threads may have different ones, or one may change it while another one asks.
+    differs: bool,
     /// Another process may change the working directory (`CLONE_FS`), as long as this process runs: execve(2) does not end that.
     shares_directory: bool,
     /// Notified calls that a stub could have looked at, until there were enough of them.
@@ -67,7 +69,9 @@ struct State {
 enum Map {
     /// Not there; that many calls have come to the monitor all the same, from patched sites.
     Missed(u32),
-    /// It was asked for, or the process is not to have it.
+    /// A thread is about to map it.
+    Asked,
+    /// The process is not to have it.
     Never,
     /// The first three of the [`MapWords`].
     At([u64; 3]),
@@ -137,11 +141,13 @@ impl State {
         }
     }
 
+    /// Writes the words, of which other threads read none before the flag says that they are there.
     fn set_map_words(&self, constants: &Constants, tid: i32, owner: i32) {
         let words = self.map_words(owner).map(u64::to_le_bytes);
         for area in &self.areas {
             area.set(constants, tid, stub::layout().map, words.as_flattened());
         }
+        self.set_flags(constants, tid);
     }
 
     fn offset_in_map(&self, ip: u64) -> Option<usize> {
@@ -160,6 +166,7 @@ impl State {
                 constants.mount_points.are_absent() && !self.other_mounts,
                 flag::NO_MOUNT_POINT,
             ),
+            (matches!(self.map, Map::At(_)), flag::HAS_MAP),
         ];
         bits.iter()
             .filter(|(is_set, _)| *is_set)
@@ -171,6 +178,29 @@ impl State {
             area.set_flags(constants, tid, self.flags(constants));
         }
     }
+
+    /// Patches these sites of an area in the memory of `tid`, which belongs to process `owner`. Nothing runs there.
+    fn patch(
+        &mut self,
+        constants: &Constants,
+        (tid, owner): (i32, i32),
+        index: usize,
+        sites: impl FnOnce(&Area) -> Vec<Site>,
+    ) {
+        let data = (self.flags(constants), self.map_words(owner));
+        let names = self.names.as_deref().unwrap_or(&constants.names);
+        let Some(area) = self.areas.get_mut(index) else {
+            return;
+        };
+        let sites = sites(area);
+        let is_patched =
+            sites.is_empty() || area.patch((constants, names), tid, &sites, data).is_ok();
+        if !is_patched {
+            // Whatever it is, it would happen again.
+            self.is_off = true;
+            self.set_flags(constants, tid);
+        }
+    }
 }
 
 impl Space {
@@ -180,7 +210,6 @@ impl Space {
             owner,
             has_map: AtomicBool::new(false),
             state: Mutex::default(),
-            opens: Opens::default(),
         }
     }
 
@@ -229,13 +258,71 @@ impl Space {
         }
         state.is_open_behind_map |= !matches!(state.writes, Writes::Missed(_));
         state.writes = Writes::default();
+        state.has_threads = false;
+        state.differs = false;
         state.shares_directory = false;
         Self {
             owner,
             has_map: AtomicBool::new(self.has_map()),
             state: Mutex::new(state),
-            opens: Opens::default(),
         }
+    }
+
+    /// Makes the stubs of thread `tid` and this one, a copy of `parent`, agree: another thread of the parent may have changed that after the memory was copied. Nothing runs in
+    /// this memory.
+    pub fn agree_with_memory(&self, parent: &Self, constants: &Constants, tid: i32) {
+        if !parent.state.lock().has_threads {
+            return;
+        }
+        let mut state = self.state.lock();
+        let has_map = |area: &Area| area.flags(constants, tid) & flag::HAS_MAP != 0;
+        if !state.areas.iter().any(has_map) {
+            state.map = Map::Never;
+        }
+        state.set_flags(constants, tid);
+    }
+
+    /// Thread `tid`, which is stopped at the instruction at `ip` and was alone in this memory, has started another thread, which has not run. Patches what it has not
+    /// used so far, too, because later that cannot be done.
+    pub fn starts_threads(
+        &self,
+        constants: &Constants,
+        (tid, ip): (i32, u64),
+        library: impl FnOnce(&Mapping) -> Examined,
+    ) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.has_threads, true) {
+            return;
+        }
+        // The area has one writer.
+        if !matches!(state.writes, Writes::Never) {
+            state.writes = Writes::Never;
+            state.set_map_words(constants, tid, self.owner);
+        }
+        if state.is_off {
+            return;
+        }
+        let mut known = state.areas.iter();
+        let known = known.position(|area| area.placed.code().contains(&ip));
+        let index = known.unwrap_or(state.areas.len());
+        if known.is_none() {
+            let Located::Area(area) = locate(tid, ip, None, library) else {
+                return;
+            };
+            state.areas.push(area);
+        }
+        state.patch(constants, (tid, self.owner), index, Area::likely);
+    }
+
+    /// If the process has threads, the working directory depends on the thread from now on.
+    pub fn separate_directories(&self, constants: &Constants, tid: i32) {
+        let mut state = self.state.lock();
+        if !state.has_threads {
+            return;
+        }
+        state.differs = true;
+        state.host_directory = false;
+        state.set_flags(constants, tid);
     }
 
     /// Takes the address of the area of `parent`, of whose memory this is a copy, out of the stubs of thread `tid`: the area was not copied, and a process in another
@@ -261,7 +348,7 @@ impl Space {
         Ok(())
     }
 
-    /// Lets all calls notify for good. `tid` uses this memory, and nothing runs in it.
+    /// Lets all calls notify for good. `tid` uses this memory.
     pub fn turn_off(&self, constants: &Constants, tid: i32) {
         let mut state = self.state.lock();
         if !state.is_off {
@@ -270,9 +357,10 @@ impl Space {
         }
     }
 
-    /// Lets calls that depend on the working directory notify. `tid` uses this memory, and nothing runs in it.
+    /// Lets calls that depend on the working directory notify. `tid`, which is about to change it, uses this memory.
     pub fn forget_directory(&self, constants: &Constants, tid: i32) {
         let mut state = self.state.lock();
+        state.differs |= state.has_threads;
         if state.host_directory {
             state.host_directory = false;
             state.set_flags(constants, tid);
@@ -292,9 +380,9 @@ impl Space {
     }
 
     /// Writes the flags again, after [`Constants::mount_points`] has changed. A thread that runs in this memory sees the old ones or
-    /// the new ones.
-    pub fn refresh_flags(&self, constants: &Constants) {
-        self.state.lock().set_flags(constants, self.owner);
+    /// the new ones. `tid` is such a thread.
+    pub fn refresh_flags(&self, constants: &Constants, tid: i32) {
+        self.state.lock().set_flags(constants, tid);
     }
 
     /// Whether something is patched.
@@ -308,20 +396,23 @@ impl Space {
         self.has_map.load(Ordering::Acquire)
     }
 
-    /// Whether the process, whose thread `tid` waits in a call, is to get the map of attributes: once.
-    pub fn takes_map(&self, constants: &Constants, tid: i32) -> bool {
+    /// Whether the process, of which a thread waits in a call, is to get the map of attributes: once.
+    pub fn takes_map(&self, constants: &Constants) -> bool {
         let mut state = self.state.lock();
         let is_due = matches!(state.map, Map::Missed(calls) if calls > constants.map_after);
-        let takes = is_due && !state.is_off && tid == self.owner;
+        let takes = is_due && !state.is_off;
         if takes {
-            state.map = Map::Never;
+            state.map = Map::Asked;
         }
         takes
     }
 
-    /// Thread `tid`, which is stopped and alone in this memory, has mapped the attributes.
+    /// Thread `tid`, which is stopped, has mapped the attributes.
     pub fn mapped(&self, constants: &Constants, tid: i32, words: [u64; 3]) {
         let mut state = self.state.lock();
+        if !matches!(state.map, Map::Asked) {
+            return;
+        }
         state.map = Map::At(words);
         self.has_map.store(true, Ordering::Release);
         state.set_map_words(constants, tid, self.owner);
@@ -331,7 +422,7 @@ impl Space {
     pub fn write_access(&self, constants: &Constants, tid: i32, moment: Moment) -> WriteAccess {
         let mut state = self.state.lock();
         let has_map = matches!(state.map, Map::At(_));
-        if !has_map || state.is_off || tid != self.owner {
+        if !has_map || state.is_off || state.has_threads || tid != self.owner {
             return WriteAccess::No;
         }
         match &mut state.writes {
@@ -358,7 +449,8 @@ impl Space {
         let Writes::Missed(calls) = state.writes else {
             return None;
         };
-        if calls <= constants.writes_after || state.is_off || tid != self.owner {
+        let is_alone = tid == self.owner && !state.has_threads;
+        if calls <= constants.writes_after || state.is_off || !is_alone {
             return None;
         }
         state.writes = Writes::Never;
@@ -402,11 +494,11 @@ impl Space {
         is_in_write
     }
 
-    /// Takes the map from the process of thread `tid` for good. Nothing runs in this memory.
+    /// Takes the map from the process of thread `tid` for good. Another thread that reads it now may do so once more.
     pub fn forget_map(&self, constants: &Constants, tid: i32) {
         let mut state = self.state.lock();
         state.map = Map::Never;
-        state.set_map_words(constants, tid, self.owner);
+        state.set_flags(constants, tid);
     }
 
     /// The offset of the instruction at `ip` in the code of the map of attributes.
@@ -431,7 +523,7 @@ impl Space {
         has_host_directory: impl FnOnce() -> bool,
     ) -> bool {
         let mut state = self.state.lock();
-        if state.is_off || tid != self.owner || state.offset_in_map(ip).is_some() {
+        if state.is_off || state.offset_in_map(ip).is_some() {
             return false;
         }
         state.note_use_in_loader(nr, ip);
@@ -449,6 +541,7 @@ impl Space {
             .position(|area| area.placed.code().contains(&ip));
         let index = match known {
             Some(index) => index,
+            None if state.has_threads => return false,
             None if state.without_sites.iter().any(|code| code.contains(&ip)) => return false,
             None => match locate(tid, ip, state.awaited.take(), library) {
                 Located::Area(area) => {
@@ -473,34 +566,33 @@ impl Space {
             return false;
         };
         // It asks the back end, perhaps one whose commit waits until the supervisor, which takes this lock, has seen threads stop.
-        let may_know = !state.host_directory && !state.shares_directory;
-        if may_know && MutexGuard::unlocked(&mut state, has_host_directory) {
+        let may_know =
+            |state: &State| !state.host_directory && !state.shares_directory && !state.differs;
+        // Another thread may go elsewhere meanwhile.
+        if may_know(&state)
+            && MutexGuard::unlocked(&mut state, has_host_directory)
+            && may_know(&state)
+        {
             state.host_directory = true;
             state.set_flags(constants, tid);
         }
         if state.is_off {
             return false;
         }
-        let Use::Due(site) = used else {
-            let Map::Missed(calls) = &mut state.map else {
-                return false;
-            };
-            *calls = calls.saturating_add(1);
-            return *calls > constants.map_after;
-        };
-        let data = (state.flags(constants), state.map_words(self.owner));
-        let names = state.names.clone();
-        let with = (constants, names.as_deref().unwrap_or(&constants.names));
-        let patched = state
-            .areas
-            .get_mut(index)
-            .map(|area| area.patch(with, tid, &[site], data));
-        if patched.is_some_and(|patched| patched.is_err()) {
-            // Whatever it is, it would happen again.
-            state.is_off = true;
-            state.set_flags(constants, tid);
+        match used {
+            Use::Due(site) if !state.has_threads => {
+                state.patch(constants, (tid, self.owner), index, |_| vec![site]);
+                false
+            }
+            Use::Due(_) | Use::Other => false,
+            Use::Patched => {
+                let Map::Missed(calls) = &mut state.map else {
+                    return false;
+                };
+                *calls = calls.saturating_add(1);
+                *calls > constants.map_after
+            }
         }
-        false
     }
 
     /// Thread `tid`, which is stopped, has just executed a program whose first instruction is at `entry`. If that is in a loader, patches the calls that it
@@ -519,18 +611,10 @@ impl Space {
             return;
         };
         area.is_loader = true;
-        let sites = area.placed.library.often_used();
-        let data = (state.flags(constants), state.map_words(self.owner));
-        let with = (
-            constants,
-            state.names.as_deref().unwrap_or(&constants.names),
-        );
-        let has_failed = !sites.is_empty() && area.patch(with, tid, &sites, data).is_err();
         state.areas.push(area);
-        if has_failed {
-            state.is_off = true;
-            state.set_flags(constants, tid);
-        }
+        let index = state.areas.len() - 1;
+        let often_used = |area: &Area| area.placed.library.often_used();
+        state.patch(constants, (tid, self.owner), index, often_used);
     }
 
     /// See [`Area::count`].

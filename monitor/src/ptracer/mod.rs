@@ -394,9 +394,11 @@ impl Supervisor {
     fn new_child(&mut self, stopped: Stopped, child: i32) -> Result<(), Errno> {
         let tid = stopped.tid();
         // If it is not known, it counts as not inherited.
-        let flags = clone_flags(&stopped);
-        self.monitor.in_process.forked(tid, child, flags.ok());
-        if let Ok(flags) = flags {
+        let regs = stopped.regs();
+        let flags = regs.as_ref().ok().map(clone_flags);
+        let at = regs.map_or(0, |regs| regs.instruction());
+        self.monitor.in_process.forked((tid, at), child, flags);
+        if let Some(flags) = flags {
             self.rewriter.inherit(tid, child, flags);
             self.process_tree.child_started(tid, child, flags);
             let has = |flag: i32| flags & flag as u64 != 0;
@@ -408,9 +410,9 @@ impl Supervisor {
         }
         self.monitor.participants.inherit(tid, child);
         self.monitor.nested.inherit(tid, child);
-        let shares = flags.is_ok_and(|flags| flags & libc::CLONE_FS as u64 != 0);
+        let shares = flags.is_some_and(|flags| flags & libc::CLONE_FS as u64 != 0);
         self.monitor.roots.inherit(tid, child, shares);
-        if flags.is_ok_and(|flags| flags & libc::CLONE_NEWNS as u64 != 0) {
+        if flags.is_some_and(|flags| flags & libc::CLONE_NEWNS as u64 != 0) {
             self.monitor.roots.leaves(child, &[]);
         }
         self.monitor.profiled.forked(tid, child);

@@ -40,6 +40,7 @@
 .set OFF, 1            # bits of `flags`
 .set CWD_UNKNOWN, 2
 .set NO_MOUNT_POINT, 4
+.set HAS_MAP, 8
 
 .set AT_FDCWD, -100
 .set AT_SYMLINK_NOFOLLOW, 0x100

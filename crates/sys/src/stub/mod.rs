@@ -117,6 +117,8 @@ pub mod flag {
     pub const CWD_UNKNOWN: u8 = 2;
     /// No mount point of the run exists on the host.
     pub const NO_MOUNT_POINT: u8 = 4;
+    /// The words from [`Layout::map`](super::Layout::map) on are valid. They are eight bytes each, which a running thread might see half written.
+    pub const HAS_MAP: u8 = 8;
 }
 
 /// Where the parts of the common code begin, in bytes from its start.
@@ -150,7 +152,7 @@ pub struct Layout {
     pub counter: usize,
     /// [`flag`].
     pub flags: usize,
-    /// The address of the map of attributes ([`map`]), or zero.
+    /// The address of the map of attributes ([`map`]), if there is one.
     pub map: usize,
     /// The number of the run in the map, or zero if the map has no attributes.
     pub run: usize,

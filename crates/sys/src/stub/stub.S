@@ -306,8 +306,8 @@ goanna_stub_saved:
 # the program's buffer can be written: the path must not be there. For a path from the root that is left to the code of the map,
 # unless the buffer is in two pages, as newfstatat(2) writes less than a struct statx.
 .Lstub_in_directory:
-	cmpq $0,.Lstub_map(%rip)
-	je .Lstub_slow
+	testb $HAS_MAP,.Lstub_flags(%rip)
+	jz .Lstub_slow
 	mov KIND(%rsp),%ecx
 	test %cl,%cl            # OPEN is its sign
 	js .Lstub_open_in_mount
@@ -366,11 +366,10 @@ goanna_stub_saved:
 	mov $3,%r10d
 # To the code of the map, if there is one (map.S).
 .Lstub_mapped:
-	mov .Lstub_map(%rip),%rax
-	test %rax,%rax
+	testb $HAS_MAP,.Lstub_flags(%rip)
 	jz .Lstub_slow
 	lea .Lstub_slow(%rip),%r9
-	jmp *%rax
+	jmp *.Lstub_map(%rip)
 
 .Lstub_working_directory:
 	testb $CWD_UNKNOWN,.Lstub_flags(%rip)
@@ -580,7 +579,7 @@ goanna_stub_done:
 	mov .Lstub_counter(%rip),%r11
 	test %r11,%r11
 	jz .Lstub_return
-	incq (%r11)
+	lock incq (%r11)
 # Of a call that has notified.
 .Lstub_return:
 	arguments

@@ -15,8 +15,7 @@ use super::{From, Remainder, Source, is_open};
 use crate::Monitor;
 use crate::answer::{self, Answer};
 use crate::call::Call;
-use crate::inprocess::InProcess;
-use crate::inprocess::space::Space;
+use crate::inprocess::{InProcess, Thread};
 use crate::shadow::Shadow;
 
 impl InProcess {
@@ -25,52 +24,51 @@ impl InProcess {
         if self.constants.is_none() {
             return;
         }
-        if let Some(space) = self.space(call.tid) {
-            space
-                .opens
-                .settle(call, || match space.offset_in_map(call.ip) {
-                    Some(offset) if offset == stub::open_layout().failed => From::Failure,
-                    Some(_) => From::Map,
-                    None => From::Site,
-                });
+        if let Some(thread) = self.thread(call.tid) {
+            let from = || match thread.space.offset_in_map(call.ip) {
+                Some(offset) if offset == stub::open_layout().failed => From::Failure,
+                Some(_) => From::Map,
+                None => From::Site,
+            };
+            thread.opens.settle(call, from);
         }
     }
 
     /// Thread `tid` makes another call, at a ptrace stop: it has completed the open that was left to it.
     pub fn end_opens(&self, tid: i32) {
-        let Some(space) = self.space(tid).filter(|space| space.owner == tid) else {
+        let Some(thread) = self.thread(tid) else {
             return;
         };
-        if let Some(id) = space.opens.pending() {
-            space.opens.end(id);
+        if let Some(id) = thread.opens.pending() {
+            thread.opens.end(id);
         }
     }
 
     /// What the caller was about to open when it was interrupted, if this call resumes that.
     pub fn resumed(&self, call: &Call<'_>) -> Option<Source> {
         let (_, id) = call.notification.as_ref()?;
-        self.space(call.task.tid)?.opens.resumed_by(*id)
+        self.thread(call.task.tid)?.opens.resumed_by(*id)
     }
 
-    /// The space of a caller that understands more answers than a descriptor.
-    fn space_of_map_open(&self, call: &Notification) -> Option<Arc<Space>> {
+    /// The caller, if it understands more answers than a descriptor.
+    fn asks_from_map(&self, call: &Notification) -> Option<Arc<Thread>> {
         if self.constants.is_none() || !is_open(call) {
             return None;
         }
-        let space = self.space(call.tid)?;
-        let is_asked = space.offset_in_map(call.ip) == Some(stub::open_layout().asked);
-        is_asked.then_some(space)
+        let thread = self.thread(call.tid)?;
+        let is_asked = thread.space.offset_in_map(call.ip) == Some(stub::open_layout().asked);
+        is_asked.then_some(thread)
     }
 
-    /// As [`InProcess::space_of_map_open`], where the caller may be left a part of the open.
-    fn space_for_delegation(&self, call: &Notification) -> Option<Arc<Space>> {
-        let may = |space: &Arc<Space>| space.owner == call.tid && !space.opens.are_refused();
-        self.space_of_map_open(call).filter(may)
+    /// As [`InProcess::asks_from_map`], where the caller may be left a part of the open.
+    fn takes_delegation(&self, call: &Notification) -> Option<Arc<Thread>> {
+        let may = |thread: &Arc<Thread>| !thread.is_guest && !thread.opens.are_refused();
+        self.asks_from_map(call).filter(may)
     }
 
     /// Whether the caller can open a host file itself instead of getting a descriptor.
     pub fn opens_itself(&self, call: &Notification) -> bool {
-        self.space_for_delegation(call).is_some()
+        self.takes_delegation(call).is_some()
     }
 
     /// Whether a call with this outcome has to be made at the site: it waits there, where signals end the wait as they should.
@@ -84,7 +82,7 @@ impl InProcess {
                 | Answer::OpenItself { .. })
                 | Err(FsError::Errno(_))
         );
-        !is_over && self.space_of_map_open(call).is_some()
+        !is_over && self.asks_from_map(call).is_some()
     }
 
     /// Leaves the last part of an open to the thread where that is possible.
@@ -96,10 +94,9 @@ impl InProcess {
     ) -> Result<Answer> {
         match outcome {
             Ok(Answer::OpenItself { node, value }) => {
-                let space = self.space(call.tid).ok_or(Errno::ESRCH)?;
-                space
-                    .opens
-                    .begin(call, Remainder::All { _file: node }, None);
+                let thread = self.thread(call.tid).ok_or(Errno::ESRCH)?;
+                let left = Remainder::All { _file: node };
+                thread.opens.begin(call, left, None);
                 Ok(Answer::Value(value))
             }
             Ok(Answer::Install {
@@ -109,10 +106,10 @@ impl InProcess {
                 delivery,
             }) => {
                 let offered = self
-                    .space_for_delegation(call)
+                    .takes_delegation(call)
                     .filter(|_| !counts)
-                    .and_then(|space| Some((space, offer(monitor, &description, cloexec)?)));
-                let Some((space, (place, answer))) = offered else {
+                    .and_then(|thread| Some((thread, offer(monitor, &description, cloexec)?)));
+                let Some((thread, (place, answer))) = offered else {
                     self.performed(call);
                     return Ok(Answer::Install {
                         description,
@@ -129,7 +126,9 @@ impl InProcess {
                     },
                     None => Source::Description(description),
                 };
-                space.opens.begin(call, Remainder::Source(source), delivery);
+                thread
+                    .opens
+                    .begin(call, Remainder::Source(source), delivery);
                 Ok(Answer::Value(answer))
             }
             outcome => outcome,
@@ -138,8 +137,8 @@ impl InProcess {
 
     /// The monitor itself performs an open.
     fn performed(&self, call: &Notification) {
-        if let Some(space) = self.space(call.tid) {
-            space.opens.performed(call.id);
+        if let Some(thread) = self.thread(call.tid) {
+            thread.opens.performed(call.id);
         }
     }
 
@@ -148,17 +147,16 @@ impl InProcess {
         if let Some(Some(map)) = self.shared.get() {
             self.shared_files.sweep(map);
         }
-        let spaces: Vec<_> = self.spaces.lock().values().cloned().collect();
-        for space in spaces {
+        for (tid, thread) in self.all_threads() {
             // Read before the thread is looked at, which may begin another open meanwhile.
-            let Some(id) = space.opens.pending() else {
+            let Some(id) = thread.opens.pending() else {
                 continue;
             };
-            let sleeps = procfs::activity(space.owner) == Ok(Activity::Sleeping);
-            let call = || procfs::sleeping_call(space.owner).ok().flatten();
+            let sleeps = procfs::activity(tid) == Ok(Activity::Sleeping);
+            let call = || procfs::sleeping_call(tid).ok().flatten();
             let is_other = |number| number >= 0 && number != libc::SYS_openat;
             if sleeps && call().is_some_and(|call| is_other(call.number)) {
-                space.opens.end(id);
+                thread.opens.end(id);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The delegated opens of a process: its thread performs the last part of them itself (`delegate`).
+//! The delegated opens of a thread: it performs the last part of them itself (`delegate`).
 //!
 //! The monitor keeps the object that the thread is to open until the thread's next notification, because nothing reports that it has opened it. The sweeper
 //! ends this earlier for a thread that sleeps in another call.
@@ -76,7 +76,7 @@ enum Stage {
     Resumed(u64),
 }
 
-/// The opens that the only thread of a process completes.
+/// The opens that a thread completes.
 #[derive(Debug, Default)]
 pub(super) struct Opens(Mutex<State>);
 

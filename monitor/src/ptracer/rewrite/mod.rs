@@ -372,12 +372,11 @@ fn copy_lengths(tid: i32, from: u64, to: u64, count: i64) {
     }
 }
 
-/// The flags of the call that the thread is in, which made a child.
-pub fn clone_flags(stopped: &Stopped) -> Result<u64, Errno> {
-    let regs = stopped.regs()?;
+/// The flags of the call that a thread with these registers is in, which made a child.
+pub fn clone_flags(regs: &Registers) -> u64 {
     match regs.number() {
-        libc::SYS_vfork => Ok((libc::CLONE_VM | libc::CLONE_VFORK) as u64),
-        libc::SYS_clone => Ok(regs.args()[0]),
-        _ => Ok(0),
+        libc::SYS_vfork => (libc::CLONE_VM | libc::CLONE_VFORK) as u64,
+        libc::SYS_clone => regs.args()[0],
+        _ => 0,
     }
 }

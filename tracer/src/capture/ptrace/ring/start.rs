@@ -259,7 +259,7 @@ impl Follower<'_> {
         // A handler may return into the middle of a site of the third form.
         let may_patch = |site: &Site| site.form != Form::Zero || !has_handled;
         sites.retain(|site| !library.patched.contains(site) && may_patch(site));
-        if !library.has_space() || sites.is_empty() {
+        if library.space() == 0 || sites.is_empty() {
             return;
         }
         let patched = process::patch(library, tid, &sites, base);
