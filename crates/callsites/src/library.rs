@@ -26,7 +26,7 @@ pub struct Library {
     pub code_offset: u64,
     /// The addresses of its code.
     pub code: Range<u64>,
-    /// The zeros behind its code, up to the end of the page.
+    /// The zeros behind its code, up to the end of the page. Empty where something else is there.
     pub padding: Range<u64>,
     /// Eight bytes behind its data that nobody uses.
     pub counter: Option<u64>,
@@ -68,8 +68,8 @@ pub fn content(path: &Path, key: Option<(u64, u64)>) -> Result<Vec<u8>, Refusal>
 impl Library {
     /// Looks into the file with this content.
     ///
-    /// The sites are of the calls for which `kind_of` is `Some`; `space` bytes are needed behind the code.
-    pub fn analyse(data: &[u8], kind_of: KindOf<'_>, space: usize) -> Result<Self, Refusal> {
+    /// The sites are of the calls for which `kind_of` is `Some`.
+    pub fn analyse(data: &[u8], kind_of: KindOf<'_>) -> Result<Self, Refusal> {
         let elf = Elf::parse(data).ok_or("no ELF file of x86-64")?;
         let name = elf.soname().ok_or("no name of a library")?;
         if !NAMES.contains(&name) {
@@ -81,7 +81,7 @@ impl Library {
             return Err("an unusual code segment");
         }
         let range = code.address..code.address + code.file_size;
-        let padding = padding(&elf, range.end, code.offset + code.file_size, space)?;
+        let padding = padding(&elf, range.end, code.offset + code.file_size);
         let text = elf
             .at(range.clone())
             .ok_or("a code segment outside of the file")?;
@@ -91,8 +91,8 @@ impl Library {
         }
         Ok(Self {
             code_offset: code.offset,
-            code: range,
-            padding,
+            code: range.clone(),
+            padding: padding.unwrap_or(range.end..range.end),
             // The loader allocates memory behind its own data.
             counter: elf.data_end().filter(|_| name == LIBC).and_then(counter),
             build_id: (id_at, id.to_vec()),
@@ -131,21 +131,14 @@ fn counter(end: u64) -> Option<u64> {
     (last >= end).then_some(last)
 }
 
-/// The zeros from address `end` to the end of its page, where `offset` is the address's place in the file.
-fn padding(elf: &Elf<'_>, end: u64, offset: u64, space: usize) -> Result<Range<u64>, Refusal> {
+/// The zeros from address `end` to the end of its page, where `offset` is the address's place in the file. `None` where something else is there.
+fn padding(elf: &Elf<'_>, end: u64, offset: u64) -> Option<Range<u64>> {
     let start = end.next_multiple_of(16);
     let limit = end.next_multiple_of(PAGE);
-    let zeros = elf
-        .raw(offset + (start - end), offset + (limit - end))
-        .ok_or("nothing behind the code")?;
-    if zeros.len() < space {
-        return Err("too little space behind the code");
-    }
+    let zeros = elf.raw(offset + (start - end), offset + (limit - end))?;
     let is_used = elf.has_section_in(offset, offset + (limit - end));
-    if zeros.iter().any(|&byte| byte != 0) || is_used != Some(false) {
-        return Err("the space behind the code is used");
-    }
-    Ok(start..limit)
+    let is_free = zeros.iter().all(|&byte| byte == 0) && is_used == Some(false);
+    is_free.then_some(start..limit)
 }
 
 #[cfg(test)]
@@ -205,7 +198,7 @@ mod tests {
     #[test]
     fn a_library_with_any_numbers_is_refused_or_taken() {
         let whole = library();
-        let sites = Library::analyse(&whole, &kind_of, 64).unwrap().sites;
+        let sites = Library::analyse(&whole, &kind_of).unwrap().sites;
         assert_eq!(
             sites.iter().map(|site| site.at).collect::<Vec<_>>(),
             [0x1000]
@@ -215,7 +208,7 @@ mod tests {
             for number in [u64::MAX, u64::MAX - 3, u64::MAX << 12, 1 << 63, 1 << 31, 0] {
                 let mut file = whole.clone();
                 file[at..at + 8].copy_from_slice(&number.to_le_bytes());
-                taken += usize::from(Library::analyse(&file, &kind_of, 64).is_ok());
+                taken += usize::from(Library::analyse(&file, &kind_of).is_ok());
             }
         }
         assert!(taken > 0);

@@ -11,6 +11,10 @@ use crate::{Library, PAGE, Site};
 
 /// Sites that are less than this many bytes apart are written together, with the code between them.
 const CLOSE: u64 = 512;
+/// Memory for stubs is at most this far below the code, in bytes.
+const REACH: u64 = 1 << 30;
+/// The least hole that is used for it.
+const GAP: u64 = 64 << 20;
 
 /// The distance from `from` to `to`, where a jump can have it.
 pub fn distance(from: u64, to: u64) -> Option<[u8; 4]> {
@@ -24,13 +28,27 @@ fn jump_bytes(site: u64, here: u64) -> Option<[u8; JUMP as usize]> {
     Some([0xe9, a, b, c, d])
 }
 
-/// The sizes of what is written behind a library's code, in bytes.
+/// The address of `len` bytes of free memory that jumps from `code` reach, in an address space with these mappings, which are in order. It is not next to them: the kernel
+/// puts what the program maps later there, and the program may count on its own holes.
+pub fn free_address(mappings: &[Mapping], code: &Range<u64>, len: u64) -> Option<u64> {
+    let near = code.end.saturating_sub(REACH)..code.start + 1;
+    let starts = std::iter::once(0).chain(mappings.iter().map(|mapping| mapping.end));
+    let gaps = starts.zip(mappings.iter().map(|mapping| mapping.start));
+    let gaps = gaps.filter(|(start, end)| near.contains(end) && end.saturating_sub(*start) >= GAP);
+    let (_, end) = gaps.last()?;
+    let address = end - GAP / 2;
+    (len <= GAP / 2 && near.contains(&address)).then_some(address)
+}
+
+/// The sizes of what the sites of a library lead to, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
     /// Of the code that all stubs of the library have in common, which comes first.
     pub common: usize,
     /// Of the code of one site.
     pub site: usize,
+    /// Of the least memory that is worth being used.
+    pub least: usize,
 }
 
 /// A library at an address of a process.
@@ -42,31 +60,52 @@ pub struct Placed {
     pub base: u64,
     /// The sites that lead to stubs, in the order of their code.
     pub patched: Vec<Site>,
-    /// Whether something is written behind the library's code, perhaps only a part of it.
+    /// Whether something is written to the memory of the stubs, perhaps only a part of it.
     pub is_written: bool,
+    /// The addresses of the stubs: the padding, or memory that was mapped for them. Empty if there is neither.
+    memory: Range<u64>,
     sizes: Sizes,
 }
 
 impl Placed {
-    /// `library` where `mapping` has all of its code and its padding.
+    /// `library` where `mapping` has all of its code. Its stubs are in its padding, if that suffices.
     pub fn mapped(library: Arc<Library>, mapping: &Mapping, sizes: Sizes) -> Option<Self> {
         let before = library.code_offset % PAGE;
-        let needed = library.padding.end - library.code.start + before;
+        let needed = library.code.end - library.code.start + before;
         let is_whole =
             mapping.offset == library.code_offset - before && mapping.end - mapping.start >= needed;
         let base = (mapping.start + before).checked_sub(library.code.start)?;
+        let padding = base + library.padding.start..base + library.padding.end;
+        let suffices = padding.end - padding.start >= sizes.least as u64;
         is_whole.then_some(Self {
             library,
             base,
             patched: Vec::new(),
             is_written: false,
+            memory: if suffices { padding } else { 0..0 },
             sizes,
         })
     }
 
+    /// Whether there is memory for stubs.
+    pub fn has_memory(&self) -> bool {
+        !self.memory.is_empty()
+    }
+
+    /// Puts the stubs, of which there are none so far, into `memory`, which has zeros. ERANGE where jumps do not reach it.
+    pub fn use_memory(&mut self, memory: Range<u64>) -> Result<(), Errno> {
+        let code = self.code();
+        let reaches = |from: u64, to: u64| distance(from, to).is_some();
+        if !reaches(code.start, memory.end) || !reaches(code.end, memory.start) {
+            return Err(Errno::ERANGE);
+        }
+        self.memory = memory;
+        Ok(())
+    }
+
     /// Where the common code is.
     pub fn start(&self) -> u64 {
-        self.base + self.library.padding.start
+        self.memory.start
     }
 
     /// Where the code of the patched site `index` is, or would be.
@@ -85,11 +124,10 @@ impl Placed {
         self.base + self.library.code.start..self.base + self.library.code.end
     }
 
-    /// How many more sites have space for their code in the padding.
+    /// How many more sites have space for their code.
     pub fn space(&self) -> usize {
-        let end = self.base + self.library.padding.end;
-        let left = end.saturating_sub(self.site_start(self.patched.len()));
-        left as usize / self.sizes.site
+        let next = self.site_start(self.patched.len());
+        self.memory.end.saturating_sub(next) as usize / self.sizes.site
     }
 
     /// The site whose `syscall` ends at address `ip`, patched or not.
@@ -165,15 +203,14 @@ impl Placed {
         tracee::write_all_forced(tid, &pieces)
     }
 
-    /// EBUSY unless the library in memory is the one that was analysed, and what is behind its code is unused.
+    /// EBUSY unless the library in memory is the one that was analysed, and the memory of the stubs is unused.
     fn verify(&self, tid: i32) -> Result<(), Errno> {
         let (id_at, id) = &self.library.build_id;
         let mut found = vec![0; id.len()];
         tracee::read_exact(tid, self.base + id_at, &mut found)?;
-        let length = self.library.padding.end - self.library.padding.start;
-        let mut padding = vec![0; length as usize];
-        tracee::read_exact(tid, self.start(), &mut padding)?;
-        if found != *id || padding.iter().any(|&byte| byte != 0) {
+        let mut memory = vec![0; (self.memory.end - self.memory.start) as usize];
+        tracee::read_exact(tid, self.start(), &mut memory)?;
+        if found != *id || memory.iter().any(|&byte| byte != 0) {
             return Err(Errno::EBUSY);
         }
         Ok(())
@@ -192,5 +229,27 @@ mod tests {
             Some([0xe9, 0xfb, 0xef, 0xff, 0xff])
         );
         assert_eq!(jump_bytes(0, 1 << 40), None);
+    }
+
+    #[test]
+    fn memory_is_below_the_libraries() {
+        const CODE: u64 = 0x7000_0000_0000;
+        let mapping = |start, end| Mapping {
+            start,
+            end,
+            offset: 0,
+            dev: 0,
+            ino: 0,
+        };
+        let of = |mappings: &[Mapping]| free_address(mappings, &(CODE..CODE + 0x10_0000), 0x4000);
+        let (program, libc) = (mapping(0x5000, 0x6000), mapping(CODE, CODE + 0x10_0000));
+        assert_eq!(of(&[program, libc]), Some(CODE - GAP / 2));
+        // A hole that is too small, and one behind it.
+        let other = mapping(CODE - 0x50_0000, CODE - 0x10_0000);
+        assert_eq!(of(&[program, other, libc]), Some(other.start - GAP / 2));
+        let full = mapping(CODE - REACH - 1, CODE - 0x1000);
+        assert_eq!(of(&[program, full, libc]), None);
+        assert_eq!(of(&[libc]), Some(CODE - GAP / 2));
+        assert_eq!(of(&[]), None);
     }
 }

@@ -17,8 +17,11 @@ use super::mount_points::{MountPoints, are_in_root};
 /// Calls at a site before it is patched: a patch costs about as much as two.
 const CALLS_AT_SITE: u32 = 2;
 
-/// Sites that must fit behind a library's code.
+/// Sites that must fit into the padding of a library, if that is used.
 const SITES_MIN: usize = 4;
+
+/// Size of the memory that is mapped for the stubs of a library whose padding does not suffice, in bytes. All sites fit.
+pub const STUBS_LEN: u64 = 8192;
 
 /// The values that stubs compare with; the same in all processes of a run.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub struct Constants {
     pub calls_before: u32,
     /// Notified calls of all processes of the run before it analyses a library.
     pub calls_of_run_before: u32,
+    /// Calls that come to the monitor only because there is no memory for their stubs, before a process gets some.
+    pub stubs_after: u32,
     /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
     pub map_after: u32,
     /// Writes to files of a store from patched sites, before a process gets an area for writes.
@@ -153,15 +158,16 @@ fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
 
 /// Looks into the library with this content.
 pub fn analyse(content: &[u8]) -> Result<Library, Refusal> {
-    let Sizes { common, site } = sizes();
-    Library::analyse(content, &kind_of, common + SITES_MIN * site)
+    Library::analyse(content, &kind_of)
 }
 
 /// The sizes of the code of an area.
 fn sizes() -> Sizes {
+    let (common, site) = (stub::common().len(), stub::site().len());
     Sizes {
-        common: stub::common().len(),
-        site: stub::site().len(),
+        common,
+        site,
+        least: common + SITES_MIN * site,
     }
 }
 
@@ -172,6 +178,8 @@ pub enum Use {
     Patched,
     /// From a site that is to be patched now.
     Due(Site),
+    /// From a site that would be patched if there were memory for its stub.
+    WithoutMemory,
     /// From anywhere else.
     Other,
 }
@@ -217,11 +225,26 @@ impl Area {
             *calls = calls.saturating_add(1);
             *calls
         });
-        if calls == CALLS_AT_SITE && self.placed.space() > 0 {
-            Use::Due(site)
-        } else {
+        if calls < CALLS_AT_SITE {
             Use::Other
+        } else if self.placed.space() > 0 {
+            Use::Due(site)
+        } else if self.placed.has_memory() {
+            Use::Other
+        } else {
+            Use::WithoutMemory
         }
+    }
+
+    /// The sites that would have been patched if there had been memory for their stubs, by address.
+    pub fn overdue(&self) -> Vec<Site> {
+        let is_overdue = |site: &&Site| {
+            let mut used = self.used.iter();
+            used.any(|(at, calls)| *at == site.at && *calls >= CALLS_AT_SITE)
+                && !self.placed.patched.contains(site)
+        };
+        let sites = self.placed.library.sites.iter();
+        sites.filter(is_overdue).copied().collect()
     }
 
     /// Patches `sites` of `tid`, as far as there is space for them. After an error, some may be patched.
@@ -291,11 +314,24 @@ impl Area {
     }
 
     fn is_there(&self, constants: &Constants, tid: i32) -> bool {
-        let mut magic = [0; 16];
-        let at = self.placed.start() + stub::layout().magic as u64;
-        self.placed.is_written
-            && tracee::read_exact(tid, at, &mut magic).is_ok()
-            && magic == *constants.magic.map(u64::to_le_bytes).as_flattened()
+        self.placed.is_written && are_stubs(constants, tid, self.placed.start())
+    }
+}
+
+/// Whether stubs begin at `start` in the memory of `tid`.
+fn are_stubs(constants: &Constants, tid: i32, start: u64) -> bool {
+    let mut magic = [0; 16];
+    let at = start.checked_add(stub::layout().magic as u64);
+    at.is_some_and(|at| tracee::read_exact(tid, at, &mut magic).is_ok())
+        && magic == *constants.magic.map(u64::to_le_bytes).as_flattened()
+}
+
+/// Lets the stubs that begin at `start` in the memory of `tid` notify, if there are some.
+pub fn turn_off(constants: &Constants, tid: i32, start: u64) {
+    if are_stubs(constants, tid, start) {
+        // A process that has died needs no data.
+        let flags = start + stub::layout().flags as u64;
+        let _ = tracee::write_forced(tid, flags, &[stub::flag::OFF]);
     }
 }
 

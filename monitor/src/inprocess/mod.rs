@@ -57,7 +57,7 @@ use mount_points::MountPoints;
 use opens::Opens;
 use opens::shared_files::SharedFiles;
 use run_map::RunMap;
-use space::Space;
+use space::{Space, Wanted};
 
 /// Notified calls of a process before anything is patched in it. Most processes make fewer, and never pay for patches.
 const CALLS_BEFORE: u32 = 64;
@@ -68,6 +68,8 @@ const CALLS_OF_RUN_BEFORE: u32 = 1024;
 /// Time from the first stubs of a run to the watch for mount points on the host. The end of an inotify(7) instance that has watched something takes some
 /// milliseconds, which the end of the run waits for: too long for a run that ends soon.
 const WATCH_AFTER: Duration = Duration::from_millis(20);
+/// Calls that come to the monitor only because there is no memory for their stubs, before a process gets some.
+const STUBS_AFTER: u32 = 16;
 /// Calls of patched sites that come to the monitor all the same, before a process gets the map of attributes.
 const MAP_AFTER: u32 = 32;
 /// Writes to files of a store from patched sites before a process gets an area for writes.
@@ -106,7 +108,9 @@ pub struct InProcess {
     /// Notified calls that stubs could have looked at.
     calls: AtomicU32,
     threads: Mutex<HashMap<i32, Arc<Thread>>>,
-    /// One of them is to get the map of attributes. Most calls come when none is, and look at no space for it.
+    /// A process is to get memory for stubs.
+    stubs_are_due: AtomicBool,
+    /// A process is to get the map of attributes. Most calls come when none is, and look at no space for it.
     map_is_due: AtomicBool,
     /// A process is to get an area for writes.
     area_is_due: AtomicBool,
@@ -156,6 +160,7 @@ impl InProcess {
             libraries: Libraries::default(),
             calls: AtomicU32::new(0),
             threads: Mutex::default(),
+            stubs_are_due: AtomicBool::new(false),
             map_is_due: AtomicBool::new(false),
             area_is_due: AtomicBool::new(false),
             shared: OnceLock::new(),
@@ -199,8 +204,10 @@ impl InProcess {
                 .analysed(constants, executor, call.task.tid, mapping)
         };
         let at = (call.task.tid, call.nr, ip);
-        if space.observe(constants, at, library, is_host) {
-            self.map_is_due.store(true, Ordering::Relaxed);
+        match space.observe(constants, at, library, is_host) {
+            Wanted::Nothing => {}
+            Wanted::Stubs => self.stubs_are_due.store(true, Ordering::Relaxed),
+            Wanted::Map => self.map_is_due.store(true, Ordering::Relaxed),
         }
         if !constants.mount_points.is_asked() && space.is_patched() {
             constants.mount_points.ask();
@@ -398,10 +405,12 @@ impl InProcess {
         let Some(constants) = &self.constants else {
             return;
         };
-        for mapping in mappings::of_range(tid, 0, u64::MAX).unwrap_or_default() {
-            if let Some(Examined::Is(library)) = self.libraries.known(&mapping) {
-                space::turn_off_unknown(constants, tid, &mapping, library);
-            }
+        for mapping in mappings::all(tid).unwrap_or_default() {
+            let library = match self.libraries.known(&mapping) {
+                Some(Examined::Is(library)) => Some(library),
+                _ => None,
+            };
+            space::turn_off_unknown(constants, tid, &mapping, library);
         }
     }
 
@@ -471,6 +480,39 @@ impl InProcess {
     /// Whether a process is due to get the map of attributes or an area for writes.
     pub fn memory_is_due(&self) -> bool {
         self.map_is_due.load(Ordering::Relaxed) || self.area_is_due.load(Ordering::Relaxed)
+    }
+
+    /// Gives the process of `tid` memory for stubs, if that is due. The thread waits in a call, which is brief, and maps the memory before it returns to its program.
+    pub fn offer_stub_memory(&self, monitor: &Arc<Monitor>, tid: i32, nr: u32) {
+        let Some(constants) = &self.constants else {
+            return;
+        };
+        if !self.stubs_are_due.load(Ordering::Relaxed) || !calls::is_brief(nr) {
+            return;
+        }
+        self.stubs_are_due.store(false, Ordering::Relaxed);
+        let thread = self.thread(tid).filter(|thread| !thread.is_guest);
+        let at = thread.and_then(|thread| thread.space.takes_stub_memory(constants, tid));
+        let Some(at) = at else { return };
+        let of = Arc::clone(monitor);
+        let mapped = Box::new(move |tid, address| {
+            let inside = &of.in_process;
+            if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
+                space.has_stub_memory(constants, tid, address);
+            }
+        });
+        let memory = map::Memory {
+            len: space::STUB_MEMORY_LEN as usize,
+            access: libc::PROT_READ | libc::PROT_EXEC,
+            at: Some((at, libc::MAP_FIXED_NOREPLACE)),
+            is_private: false,
+        };
+        let request = MapRequest {
+            tid,
+            script: map::MapMemory::of_zeros(memory, mapped),
+            accepted: Arc::default(),
+        };
+        monitor.mailbox.post(Message::MapMemory(Box::new(request)));
     }
 
     /// Gives the process of `tid` the map of attributes, or an area for writes, if one is due. The thread waits in call `id`, which is answered next, and
@@ -649,6 +691,7 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
         counts,
         calls_before: asked.unwrap_or(CALLS_BEFORE),
         calls_of_run_before: asked.unwrap_or(CALLS_OF_RUN_BEFORE),
+        stubs_after: asked.unwrap_or(STUBS_AFTER),
         map_after: asked.unwrap_or(MAP_AFTER),
         writes_after: asked.unwrap_or(WRITES_AFTER),
         examines_at_once: asked.is_some(),

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use goanna_callsites::placed::free_address;
 use goanna_callsites::{Library, Placed, Site};
 use goanna_sys::mappings::{self, Mapping};
 use goanna_sys::stub::writes::{Moment, WriteArea};
@@ -14,11 +15,13 @@ use goanna_sys::stub::{self, flag};
 use goanna_vfs::{Errno, Mounts};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::area::{Area, Constants, MapWords, MountNames, Use};
+use super::area::{Area, Constants, MapWords, MountNames, STUBS_LEN, Use, turn_off};
 use super::libraries::Examined;
 
 /// Notified calls of a process before anything is patched in it but the loader, if the run makes many calls.
 const CALLS_IN_BUSY_RUN: u32 = 4;
+/// The size of the memory that a process maps for stubs: of libc and the loader.
+pub const STUB_MEMORY_LEN: u64 = 2 * STUBS_LEN;
 /// Places without sites that are remembered.
 const WITHOUT_SITES_MAX: usize = 64;
 
@@ -58,10 +61,38 @@ struct State {
     without_sites: Vec<Range<u64>>,
     /// A library that is not analysed yet.
     awaited: Option<Mapping>,
+    stub_memory: StubMemory,
     map: Map,
     writes: Writes,
     /// An ancestor had its area behind the map, so the memory there was not copied: the program may have mapped something else there.
     is_open_behind_map: bool,
+}
+
+/// Memory that a process has mapped for stubs of libraries whose padding does not suffice.
+#[derive(Debug, Clone)]
+enum StubMemory {
+    /// There is none. This many calls have come to the monitor which stubs could have answered.
+    Missed(u32),
+    /// It was asked for.
+    Asked,
+    /// What is left of it.
+    At(Range<u64>),
+}
+
+impl Default for StubMemory {
+    fn default() -> Self {
+        Self::Missed(0)
+    }
+}
+
+/// What a process is to be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    Nothing,
+    /// Memory for stubs.
+    Stubs,
+    /// The map of attributes.
+    Map,
 }
 
 /// The map of attributes in an address space.
@@ -179,6 +210,34 @@ impl State {
         }
     }
 
+    /// A call has come to the monitor because there is no memory for its stub.
+    fn without_memory(&mut self, constants: &Constants) -> Wanted {
+        let StubMemory::Missed(calls) = &mut self.stub_memory else {
+            return Wanted::Nothing;
+        };
+        *calls = calls.saturating_add(1);
+        if *calls > constants.stubs_after && !self.has_threads {
+            Wanted::Stubs
+        } else {
+            Wanted::Nothing
+        }
+    }
+
+    /// Gives the area memory for its stubs, if it needs some and there is some.
+    fn give_memory(&mut self, index: usize) {
+        let (StubMemory::At(rest), Some(area)) = (&mut self.stub_memory, self.areas.get_mut(index))
+        else {
+            return;
+        };
+        let end = rest.start + STUBS_LEN;
+        if !area.placed.has_memory()
+            && end <= rest.end
+            && area.placed.use_memory(rest.start..end).is_ok()
+        {
+            rest.start = end;
+        }
+    }
+
     /// Patches these sites of an area in the memory of `tid`, which belongs to process `owner`. Nothing runs there.
     fn patch(
         &mut self,
@@ -192,7 +251,8 @@ impl State {
         let Some(area) = self.areas.get_mut(index) else {
             return;
         };
-        let sites = sites(area);
+        let mut sites = sites(area);
+        sites.truncate(area.placed.space());
         let is_patched =
             sites.is_empty() || area.patch((constants, names), tid, &sites, data).is_ok();
         if !is_patched {
@@ -396,6 +456,35 @@ impl Space {
         self.has_map.load(Ordering::Acquire)
     }
 
+    /// The address at which the process of `tid`, which waits in a call, is to map memory for stubs: once.
+    pub fn takes_stub_memory(&self, constants: &Constants, tid: i32) -> Option<u64> {
+        let mut state = self.state.lock();
+        let StubMemory::Missed(calls) = state.stub_memory else {
+            return None;
+        };
+        if calls <= constants.stubs_after || state.is_off || state.has_threads {
+            return None;
+        }
+        state.stub_memory = StubMemory::Asked;
+        let mut areas = state.areas.iter();
+        let area = areas.find(|area| !area.placed.has_memory())?;
+        let mappings = mappings::all(tid).ok()?;
+        free_address(&mappings, &area.placed.code(), STUB_MEMORY_LEN)
+    }
+
+    /// Thread `tid`, which is stopped and alone in this memory, has mapped memory for stubs at `address`.
+    pub fn has_stub_memory(&self, constants: &Constants, tid: i32, address: u64) {
+        let mut state = self.state.lock();
+        if !matches!(state.stub_memory, StubMemory::Asked) || state.has_threads || state.is_off {
+            return;
+        }
+        state.stub_memory = StubMemory::At(address..address + STUB_MEMORY_LEN);
+        for index in 0..state.areas.len() {
+            state.give_memory(index);
+            state.patch(constants, (tid, self.owner), index, Area::overdue);
+        }
+    }
+
     /// Whether the process, of which a thread waits in a call, is to get the map of attributes: once.
     pub fn takes_map(&self, constants: &Constants) -> bool {
         let mut state = self.state.lock();
@@ -513,18 +602,18 @@ impl Space {
         areas.find_map(|area| Some((area.placed.base, area.placed.site_returning_to(address)?)))
     }
 
-    /// Thread `tid` waits in call `nr` at the instruction before `ip`. See [`super::InProcess::observe`]. Whether the process is to get the map of
-    /// attributes.
+    /// Thread `tid` waits in call `nr` at the instruction before `ip`. See [`super::InProcess::observe`]. Says whether the process is to get
+    /// something.
     pub fn observe(
         &self,
         constants: &Constants,
         (tid, nr, ip): (i32, u32, u64),
         library: impl FnOnce(&Mapping) -> Examined,
         has_host_directory: impl FnOnce() -> bool,
-    ) -> bool {
+    ) -> Wanted {
         let mut state = self.state.lock();
         if state.is_off || state.offset_in_map(ip).is_some() {
-            return false;
+            return Wanted::Nothing;
         }
         state.note_use_in_loader(nr, ip);
         if state.calls < constants.calls_before {
@@ -533,7 +622,7 @@ impl Space {
             if is_of_busy_run && state.calls == CALLS_IN_BUSY_RUN {
                 state.calls = constants.calls_before;
             }
-            return false;
+            return Wanted::Nothing;
         }
         let known = state
             .areas
@@ -541,8 +630,10 @@ impl Space {
             .position(|area| area.placed.code().contains(&ip));
         let index = match known {
             Some(index) => index,
-            None if state.has_threads => return false,
-            None if state.without_sites.iter().any(|code| code.contains(&ip)) => return false,
+            None if state.has_threads => return Wanted::Nothing,
+            None if state.without_sites.iter().any(|code| code.contains(&ip)) => {
+                return Wanted::Nothing;
+            }
             None => match locate(tid, ip, state.awaited.take(), library) {
                 Located::Area(area) => {
                     state.areas.push(area);
@@ -550,20 +641,23 @@ impl Space {
                 }
                 Located::Awaited(mapping) => {
                     state.awaited = Some(mapping);
-                    return false;
+                    return Wanted::Nothing;
                 }
                 Located::NoSites(code) => {
                     if state.without_sites.len() >= WITHOUT_SITES_MAX {
                         state.without_sites.clear();
                     }
                     state.without_sites.extend(code);
-                    return false;
+                    return Wanted::Nothing;
                 }
             },
         };
+        state.give_memory(index);
         let used = state.areas.get_mut(index).map(|area| area.used(nr, ip));
-        let Some(used @ (Use::Patched | Use::Due(_))) = used else {
-            return false;
+        let used = match used {
+            Some(used @ (Use::Patched | Use::Due(_))) => used,
+            Some(Use::WithoutMemory) => return state.without_memory(constants),
+            Some(Use::Other) | None => return Wanted::Nothing,
         };
         // It asks the back end, perhaps one whose commit waits until the supervisor, which takes this lock, has seen threads stop.
         let may_know =
@@ -577,20 +671,24 @@ impl Space {
             state.set_flags(constants, tid);
         }
         if state.is_off {
-            return false;
+            return Wanted::Nothing;
         }
         match used {
             Use::Due(site) if !state.has_threads => {
                 state.patch(constants, (tid, self.owner), index, |_| vec![site]);
-                false
+                Wanted::Nothing
             }
-            Use::Due(_) | Use::Other => false,
+            Use::Due(_) | Use::WithoutMemory | Use::Other => Wanted::Nothing,
             Use::Patched => {
                 let Map::Missed(calls) = &mut state.map else {
-                    return false;
+                    return Wanted::Nothing;
                 };
                 *calls = calls.saturating_add(1);
-                *calls > constants.map_after
+                if *calls > constants.map_after {
+                    Wanted::Map
+                } else {
+                    Wanted::Nothing
+                }
             }
         }
     }
@@ -634,11 +732,19 @@ impl Space {
     }
 }
 
-/// Lets the stubs of `library`, if it is patched where `tid` maps it, notify.
-pub fn turn_off_unknown(constants: &Constants, tid: i32, mapping: &Mapping, library: Arc<Library>) {
-    if let Some(mut area) = Area::mapped(library, mapping) {
-        area.placed.is_written = true;
-        area.set_flags(constants, tid, flag::OFF);
+/// Lets the stubs that are in this mapping of `tid` notify, if there are some: behind the code of `library`, or in memory for them.
+pub fn turn_off_unknown(
+    constants: &Constants,
+    tid: i32,
+    mapping: &Mapping,
+    library: Option<Arc<Library>>,
+) {
+    let area = library.and_then(|library| Area::mapped(library, mapping));
+    if let Some(area) = area {
+        turn_off(constants, tid, area.placed.start());
+    } else if mapping.ino == 0 {
+        turn_off(constants, tid, mapping.start);
+        turn_off(constants, tid, mapping.start + STUBS_LEN);
     }
 }
 

@@ -124,11 +124,14 @@ fn answer(pool: &Pool, contended: bool, notification: &Notification) {
     monitor
         .in_process
         .watch_mount_points(monitor, notification.tid);
+    let (tid, id) = (notification.tid, notification.id);
+    if matches!(outcome, Ok(Answer::Value(_) | Answer::PassOn)) {
+        monitor.in_process.offer_stub_memory(monitor, tid, nr);
+    }
     if matches!(
         outcome,
         Ok(Answer::Value(_)) | Err(FsError::Errno(Errno::ENOENT))
     ) {
-        let (tid, id) = (notification.tid, notification.id);
         monitor.in_process.offer_memory(monitor, listener, tid, id);
     }
     let outcome = monitor

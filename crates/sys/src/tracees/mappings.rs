@@ -67,6 +67,14 @@ pub fn of_range(tid: i32, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
     }
 }
 
+/// All mappings of thread `tid`, in order; where they have no file, the inode number is 0. ESRCH, EACCES.
+pub fn all(tid: i32) -> Result<Vec<Mapping>, Errno> {
+    let text = std::fs::read(format!("/proc/{tid}/maps"));
+    let text = text.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let text = String::from_utf8_lossy(&text);
+    Ok(text.lines().filter_map(parsed).collect())
+}
+
 /// The path of the file that thread `tid` maps at `address`, as /proc shows it. ENOENT.
 pub fn path_at(tid: i32, address: u64) -> Result<Vec<u8>, Errno> {
     let text = std::fs::read(format!("/proc/{tid}/maps"));

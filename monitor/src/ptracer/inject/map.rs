@@ -1,4 +1,4 @@
-//! The calls that map memory which a process shares with the monitor, from a descriptor that the monitor has installed in it.
+//! The calls that map memory in a process: some that it shares with the monitor, from a descriptor that the monitor has installed in it, or zeros.
 
 use std::sync::{Arc, OnceLock};
 
@@ -26,9 +26,10 @@ pub struct Memory {
     pub is_private: bool,
 }
 
-/// Maps shared memory in a process.
+/// Maps memory in a process.
 pub struct MapMemory {
-    number: Number,
+    /// `None`: zeros are mapped, which a child of fork(2) gets a copy of.
+    number: Option<Number>,
     memory: Memory,
     mapped: Option<Mapped>,
     stage: Stage,
@@ -37,19 +38,28 @@ pub struct MapMemory {
 #[derive(Clone, Copy)]
 enum Stage {
     Begin,
-    Map(i32),
-    Advise(i32, u64),
+    Map(Option<i32>),
+    Advise(Option<i32>, u64),
     Close,
 }
 
 impl MapMemory {
     /// Of the descriptor `number`. Where there is none when the thread is stopped, nothing happens.
     pub fn new(number: Number, memory: Memory, mapped: Mapped) -> Self {
-        let mapped = Some(mapped);
         Self {
-            number,
+            number: Some(number),
             memory,
-            mapped,
+            mapped: Some(mapped),
+            stage: Stage::Begin,
+        }
+    }
+
+    /// Of zeros.
+    pub fn of_zeros(memory: Memory, mapped: Mapped) -> Self {
+        Self {
+            number: None,
+            memory,
+            mapped: Some(mapped),
             stage: Stage::Begin,
         }
     }
@@ -59,16 +69,24 @@ impl MapMemory {
         let (at, firmly) = self.memory.at.unwrap_or_default();
         match self.stage {
             Stage::Begin => {
-                let Some(&number) = self.number.get() else {
-                    return Ok(Step::Done);
+                let number = match &self.number {
+                    Some(number) => match number.get() {
+                        Some(number) => Some(*number),
+                        None => return Ok(Step::Done),
+                    },
+                    None => None,
                 };
                 self.stage = Stage::Map(number);
+                let flags = match number {
+                    Some(_) => libc::MAP_SHARED,
+                    None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                };
                 let args = [
                     at,
                     len as u64,
                     access as u64,
-                    (libc::MAP_SHARED | firmly) as u64,
-                    number as u64,
+                    (flags | firmly) as u64,
+                    number.unwrap_or(-1) as u64,
                     0,
                 ];
                 Ok(Step::Call(libc::SYS_mmap, args))
@@ -96,10 +114,13 @@ impl MapMemory {
     }
 
     /// The memory is at `address`, if it is there. The descriptor is not needed any more.
-    fn close(&mut self, stopped: &Stopped, number: i32, address: Option<u64>) -> Step {
+    fn close(&mut self, stopped: &Stopped, number: Option<i32>, address: Option<u64>) -> Step {
         if let (Some(address), Some(mapped)) = (address, self.mapped.take()) {
             mapped(stopped.tid(), address);
         }
+        let Some(number) = number else {
+            return Step::Done;
+        };
         self.stage = Stage::Close;
         Step::Call(libc::SYS_close, [number as u64, 0, 0, 0, 0, 0])
     }

@@ -72,7 +72,7 @@ pub fn get(tid: i32, base: u64, at: u64) -> Result<u64, Errno> {
 /// Looks into the library with this content, for the calls that are `wanted`.
 pub fn analyse(content: &[u8], wanted: &dyn Fn(u32) -> bool) -> Option<Library> {
     let kind_of = |nr: u32| wanted(nr).then_some(0);
-    Library::analyse(content, &kind_of, SITES_MIN * SITE_CODE).ok()
+    Library::analyse(content, &kind_of).ok()
 }
 
 /// `library` where `mapping` has it.
@@ -80,8 +80,9 @@ pub fn placed(library: Arc<Library>, mapping: &Mapping) -> Option<Placed> {
     let sizes = Sizes {
         common: 0,
         site: SITE_CODE,
+        least: SITES_MIN * SITE_CODE,
     };
-    Placed::mapped(library, mapping, sizes)
+    Placed::mapped(library, mapping, sizes).filter(Placed::has_memory)
 }
 
 /// Makes sites lead to the recorder at `base`.
