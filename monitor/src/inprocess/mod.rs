@@ -13,16 +13,16 @@
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store, `shared` fills it; or for files of the host in a mount, `on_host` fills it then.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor
 //!   ([ADR 0121](../../../docs/decisions/0121-writes-by-grants.md)). The back end makes the grants.
-//!   `grants` asks for them.
+//!   `memory` asks for them.
 //! * [`opens`] lets a thread open a descriptor of the monitor, which then need not wait for it, and keeps what it opens meanwhile.
 //! * `mount_points` learns whether mount points exist on the host, because a link may lead into one then.
 //! * `leave` takes a thread out of a stub before a signal's handler runs, so that a handler never sees one.
 
 mod area;
 pub mod calls;
-mod grants;
 mod leave;
 mod libraries;
+mod memory;
 pub mod mount_points;
 mod on_host;
 pub mod opens;
@@ -31,7 +31,7 @@ mod shared;
 mod space;
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -40,7 +40,6 @@ use std::time::{Duration, Instant};
 
 use goanna_callsites::library::content;
 use goanna_sys::mappings::{self, Mapping};
-use goanna_sys::notify::Listener;
 use goanna_sys::{memfile, stat, stub};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Mounts};
@@ -48,8 +47,7 @@ use parking_lot::Mutex;
 
 use crate::Monitor;
 use crate::call::{Call, shows_host_read_only};
-use crate::ptracer::inject::map;
-use crate::ptracer::mailbox::{MapRequest, Message};
+use crate::ptracer::inject::map::MapMemory;
 use area::{Constants, MountNames};
 pub use leave::StubPosition;
 use libraries::{Examined, Libraries};
@@ -332,17 +330,20 @@ impl InProcess {
 
     /// Thread `tid` is about to continue after it has started `child`, by clone(2) with these flags; `None` where they cannot be
     /// told, behind which is the instruction at `at`. Neither has run since.
-    pub fn forked(&self, (tid, at): (i32, u64), child: i32, flags: Option<u64>) {
-        let Some(constants) = &self.constants else {
-            return;
-        };
+    /// If there is a script, `tid` is to run it before either of them does.
+    pub fn forked(
+        &self,
+        monitor: &Arc<Monitor>,
+        (tid, at): (i32, u64),
+        child: i32,
+        flags: Option<u64>,
+    ) -> Option<MapMemory> {
+        let constants = self.constants.as_ref()?;
         const THREAD: u64 = libc::CLONE_THREAD as u64;
         const SHARED: u64 = THREAD | (libc::CLONE_FS | libc::CLONE_FILES) as u64;
         const VM: u64 = libc::CLONE_VM as u64;
         const VFORK: u64 = libc::CLONE_VFORK as u64;
-        let Some(thread) = self.thread(tid) else {
-            return;
-        };
+        let thread = self.thread(tid)?;
         let parent = &thread.space;
         // The child's counter begins where its parent's is.
         self.count(tid);
@@ -362,10 +363,12 @@ impl InProcess {
             copied.agree_with_memory(parent, constants, child);
             Arc::new(copied)
         };
+        let mut script = None;
         if is_thread {
-            parent.starts_threads(constants, (tid, at), |mapping| {
+            let stubs_at = parent.starts_threads(constants, (tid, at), |mapping| {
                 self.libraries.analysed_at_once(tid, mapping)
             });
+            script = stubs_at.map(|at| memory::map_stubs(monitor, at));
             if flags & libc::CLONE_FS as u64 == 0 {
                 parent.separate_directories(constants, tid);
             }
@@ -398,6 +401,7 @@ impl InProcess {
         if !constants.mount_points.is_asked() && inherited.is_patched() {
             constants.mount_points.ask();
         }
+        script
     }
 
     /// Thread `tid` has not run, and its parent was killed, so what it has inherited is not known. If it has stubs, they notify.
@@ -477,100 +481,6 @@ impl InProcess {
         }
     }
 
-    /// Whether a process is due to get the map of attributes or an area for writes.
-    pub fn memory_is_due(&self) -> bool {
-        self.map_is_due.load(Ordering::Relaxed) || self.area_is_due.load(Ordering::Relaxed)
-    }
-
-    /// Gives the process of `tid` memory for stubs, if that is due. The thread waits in a call, which is brief, and maps the memory before it returns to its program.
-    pub fn offer_stub_memory(&self, monitor: &Arc<Monitor>, tid: i32, nr: u32) {
-        let Some(constants) = &self.constants else {
-            return;
-        };
-        if !self.stubs_are_due.load(Ordering::Relaxed) || !calls::is_brief(nr) {
-            return;
-        }
-        self.stubs_are_due.store(false, Ordering::Relaxed);
-        let thread = self.thread(tid).filter(|thread| !thread.is_guest);
-        let at = thread.and_then(|thread| thread.space.takes_stub_memory(constants, tid));
-        let Some(at) = at else { return };
-        let of = Arc::clone(monitor);
-        let mapped = Box::new(move |tid, address| {
-            let inside = &of.in_process;
-            if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
-                space.has_stub_memory(constants, tid, address);
-            }
-        });
-        let memory = map::Memory {
-            len: space::STUB_MEMORY_LEN as usize,
-            access: libc::PROT_READ | libc::PROT_EXEC,
-            at: Some((at, libc::MAP_FIXED_NOREPLACE)),
-            is_private: false,
-        };
-        let request = MapRequest {
-            tid,
-            script: map::MapMemory::of_zeros(memory, mapped),
-            accepted: Arc::default(),
-        };
-        monitor.mailbox.post(Message::MapMemory(Box::new(request)));
-    }
-
-    /// Gives the process of `tid` the map of attributes, or an area for writes, if one is due. The thread waits in call `id`, which is answered next, and
-    /// returns to its program when it has mapped the memory.
-    pub fn offer_memory(&self, monitor: &Arc<Monitor>, listener: &Listener, tid: i32, id: u64) {
-        let Some(constants) = &self.constants else {
-            return;
-        };
-        if self.area_is_due.load(Ordering::Relaxed) {
-            return self.offer_area(monitor, listener, tid, id);
-        }
-        if !self.map_is_due.load(Ordering::Relaxed) {
-            return;
-        }
-        self.map_is_due.store(false, Ordering::Relaxed);
-        let takes = |thread: Arc<Thread>| !thread.is_guest && thread.space.takes_map(constants);
-        if !self.thread(tid).is_some_and(takes) {
-            return;
-        }
-        let caller = monitor.tasks.get(tid).and_then(|task| task.caller());
-        let is_usual = caller.is_ok_and(|caller| caller.user_ns.is_none());
-        // Paths from another root directory do not lead to the mounts.
-        if !is_usual
-            || monitor.participants.current(tid).is_some()
-            || monitor.roots.may_have_left(tid)
-        {
-            return;
-        }
-        let shared = self.shared.get_or_init(|| {
-            let made = RunMap::of(&monitor.mounts.current()).map(Arc::new);
-            if let Some(made) = &made {
-                monitor.shadows.share_attributes(made);
-            }
-            made
-        });
-        let Some(shared) = shared else { return };
-        self.cover(0);
-        let (of, run) = (Arc::clone(monitor), shared.run());
-        let mount = shared.mount.as_ref();
-        let mount = mount.map_or(0, |mount| monitor.mounts.current().id(mount));
-        let mapped = Box::new(move |tid, address| {
-            let inside = &of.in_process;
-            if let (Some(constants), Some(space)) = (&inside.constants, inside.space(tid)) {
-                space.mapped(constants, tid, [address, run, mount]);
-            }
-        });
-        let memory = map::Memory {
-            // The area for writes is mapped behind the map later. A mapping at an address that the kernel chooses could fill a hole in which
-            // the program expects EFAULT.
-            len: stub::map::LEN + stub::writes::LEN,
-            access: libc::PROT_READ | libc::PROT_EXEC,
-            at: None,
-            is_private: false,
-        };
-        let file = shared.map().file();
-        install(monitor, (listener, tid, id), (file, memory), mapped);
-    }
-
     /// Programs have mounted `more` file systems on directories in mounts, or unmounted as many if it is negative.
     pub fn cover(&self, more: isize) {
         let mut covered = self.covered.lock();
@@ -585,27 +495,6 @@ impl InProcess {
         if let (Some(constants), Some(space)) = (&self.constants, self.space(tid)) {
             space.forget_directory(constants, tid);
         }
-    }
-}
-
-/// Has thread `tid`, which waits in call `id`, map `memory` from `file` before it returns to its program.
-fn install(
-    monitor: &Monitor,
-    (listener, tid, id): (&Listener, i32, u64),
-    (file, memory): (BorrowedFd<'_>, map::Memory),
-    mapped: map::Mapped,
-) {
-    let (number, accepted) = (map::Number::default(), Arc::new(AtomicBool::new(false)));
-    let request = MapRequest {
-        tid,
-        script: map::MapMemory::new(Arc::clone(&number), memory, mapped),
-        accepted: Arc::clone(&accepted),
-    };
-    monitor.mailbox.post(Message::MapMemory(Box::new(request)));
-    if accepted.load(Ordering::Acquire)
-        && let Ok(installed) = listener.install_keep(id, file, true, None)
-    {
-        let _ = number.set(installed);
     }
 }
 

@@ -71,6 +71,8 @@ pub struct Supervisor {
     process_tree: ProcessTree,
     /// New threads that stopped before the stop of the thread that started them, which shows what they inherit.
     early: HashMap<i32, Stopped>,
+    /// New threads that do not run before the thread that started them has run a script: by that thread. `None`: it has not stopped yet.
+    held: HashMap<i32, (i32, Option<Stopped>)>,
     /// Threads that have the filter of participants.
     filtered: HashSet<i32>,
     /// How many filters the command starts with: its launcher's and our first.
@@ -121,6 +123,7 @@ impl Supervisor {
             known: HashSet::new(),
             process_tree: ProcessTree::default(),
             early: HashMap::new(),
+            held: HashMap::new(),
             filtered: HashSet::new(),
             first_filters: 1,
             injector: Injector::default(),
@@ -365,6 +368,8 @@ impl Supervisor {
         self.filtered.remove(&tid);
         self.joining.remove(&tid);
         self.entering.remove(&tid);
+        self.release_held(tid);
+        self.held.retain(|_, (child, _)| *child != tid);
         for caller in self.injector.forget(tid) {
             let joining = self.joining.get(&caller);
             let target = joining.and_then(|joining| joining.request.target);
@@ -397,7 +402,9 @@ impl Supervisor {
         let regs = stopped.regs();
         let flags = regs.as_ref().ok().map(clone_flags);
         let at = regs.map_or(0, |regs| regs.instruction());
-        self.monitor.in_process.forked((tid, at), child, flags);
+        let inside = &self.monitor.in_process;
+        let script = inside.forked(&self.monitor, (tid, at), child, flags);
+        let is_held = script.is_some_and(|script| self.injector.map_memory(tid, script).is_ok());
         if let Some(flags) = flags {
             self.rewriter.inherit(tid, child, flags);
             self.process_tree.child_started(tid, child, flags);
@@ -421,10 +428,20 @@ impl Supervisor {
         }
         self.know(child);
         self.observe_birth(tid, child);
-        if let Some(child) = self.early.remove(&child) {
+        let early = self.early.remove(&child);
+        if is_held {
+            self.held.insert(tid, (child, early));
+        } else if let Some(child) = early {
             let _ = child.cont(0);
         }
         self.resume(stopped)
+    }
+
+    /// Lets the new thread run that was held for `tid`, which has run its script or has ended.
+    fn release_held(&mut self, tid: i32) {
+        if let Some((_, Some(child))) = self.held.remove(&tid) {
+            let _ = child.cont(0);
+        }
     }
 
     fn event_stop(&mut self, stopped: Stopped) -> Result<(), Errno> {
@@ -432,6 +449,10 @@ impl Supervisor {
         if !self.known.contains(&tid) {
             self.early.insert(tid, stopped);
             self.monitor.alive.add(tid);
+            return Ok(());
+        }
+        if let Some((_, held)) = self.held.values_mut().find(|(child, _)| *child == tid) {
+            *held = Some(stopped);
             return Ok(());
         }
         self.monitor.sleeps.stopped(tid);
@@ -484,6 +505,9 @@ impl Supervisor {
                 self.filtered.extend(procfs::threads(tid)?);
             }
             self.joined(&waiting, result);
+        }
+        if !self.injector.has(tid) {
+            self.release_held(tid);
         }
         Ok(())
     }

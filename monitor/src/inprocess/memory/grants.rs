@@ -1,5 +1,5 @@
 //! Grants, by which a process writes to files of a store without the monitor
-//! ([ADR 0121](../../../docs/decisions/0121-writes-by-grants.md)), and the area through which it learns of them.
+//! ([ADR 0121](../../../../docs/decisions/0121-writes-by-grants.md)), and the area through which it learns of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,11 +10,12 @@ use goanna_sys::stub::writes::{Moment, WriteArea};
 use goanna_vfs::{GRANTED_GROWTH, Place, WritePosition};
 use nix::unistd::{Whence, lseek};
 
-use super::space::{Space, WriteAccess};
-use super::{InProcess, install, run_map};
+use super::install;
 use crate::Monitor;
 use crate::call::Call;
 use crate::calls::output::Output;
+use crate::inprocess::space::{Space, WriteAccess};
+use crate::inprocess::{InProcess, run_map};
 use crate::ptracer::inject::map;
 use crate::shadow::Shadow;
 
@@ -127,7 +128,7 @@ impl InProcess {
     }
 
     /// Gives the process of `tid`, which waits in call `id`, an area for writes if it is to get one.
-    pub(super) fn offer_area(
+    pub(in crate::inprocess) fn offer_area(
         &self,
         monitor: &Arc<Monitor>,
         listener: &Listener,
