@@ -36,6 +36,7 @@ use crate::reporter::Reporter;
 use crate::run::config::{Config, Stubs};
 use crate::shadow::Shadows;
 use crate::shadow::run_directory::RunDir;
+use crate::table::entry;
 use crate::watches::Watches;
 
 /// The state all threads of a run share.
@@ -111,6 +112,9 @@ impl Monitor {
     pub(crate) fn new(mut config: Config, run_dir: RunDir) -> Self {
         let observers = Observers::new(std::mem::take(&mut config.observers));
         let unused = unused(&config, &observers);
+        let shadow_files = config.mounts.any_caches_content();
+        let notifies =
+            |nr| entry(nr).is_some_and(|entry| entry.rule.notifies(&[0; 6], shadow_files));
         Self {
             participants: Participants::new(
                 &config.mounts,
@@ -124,6 +128,7 @@ impl Monitor {
                 run_dir.path(),
                 unused,
                 config.stubs == Stubs::Counted,
+                notifies,
             ),
             roots: Roots::default(),
             namespaces: Namespaces::new(run_dir.mount_points()),

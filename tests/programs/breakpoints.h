@@ -1,5 +1,5 @@
-/* Breakpoints at each instruction of what answers calls in the process. Three arguments of the program are the offsets of all instructions in the code of a site, in the code that all sites
- * of a library have in common, and in that of the map of attributes. */
+/* Breakpoints at each instruction of what answers calls in the process. Four arguments of the program are the offsets of all instructions in the code of a site, in that of a site that several
+ * calls have in common, in the code that all sites of a library have in common, and in that of the map of attributes. */
 #ifndef BREAKPOINTS_H
 #define BREAKPOINTS_H
 
@@ -10,7 +10,27 @@
 #include <sys/ioctl.h>
 #include <ucontext.h>
 
-enum { OF_SITE, COMMON, OF_MAP, PARTS };
+/* A call of the program's own, which has no stub. -1 and errno, as from syscall(2). */
+static long raw_call(long number, ...)
+{
+	long arg[5], result;
+	va_list args;
+
+	va_start(args, number);
+	for (int i = 0; i < 5; i++)
+		arg[i] = va_arg(args, long);
+	va_end(args);
+	register long fourth __asm__("r10") = arg[3];
+	register long fifth __asm__("r8") = arg[4];
+	__asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(arg[0]), "S"(arg[1]), "d"(arg[2]), "r"(fourth), "r"(fifth) : "rcx", "r11", "memory");
+	if (result < 0 && result > -4096) {
+		errno = -result;
+		return -1;
+	}
+	return result;
+}
+
+enum { OF_SITE, OF_SHARED, COMMON, OF_MAP, PARTS };
 enum { INSTRUCTIONS_MAX = 4096, SITE_SIZE = 48, WARM = 5, TRAP_FLAG = 0x100, RESUME_FLAG = 0x10000 };
 
 /* The offsets of the instructions of each part, and whether a signal came there. */
@@ -35,7 +55,7 @@ static int breakpoints[BREAKPOINTS];
 static void disable_breakpoints(int count)
 {
 	for (int i = 0; i < count; i++)
-		MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_DISABLE, 0));
+		MUST(raw_call(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_DISABLE, 0));
 }
 
 static void trapped(int signal, siginfo_t *info, void *context)
@@ -104,7 +124,7 @@ static int make_breakpoints(void)
 	struct perf_event_attr attributes = breakpoint_at(0);
 
 	for (int i = 0; i < BREAKPOINTS; i++) {
-		breakpoints[i] = syscall(SYS_perf_event_open, &attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
+		breakpoints[i] = raw_call(SYS_perf_event_open, &attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC);
 		if (breakpoints[i] < 0)
 			return -1;
 	}
@@ -117,7 +137,7 @@ static long stopped_at(long (*call)(void), uintptr_t start, const int *offsets, 
 	hits = wrong_registers = wrong_in_handler = 0;
 	for (int i = 0; i < count; i++) {
 		struct perf_event_attr attributes = breakpoint_at(start + offsets[i]);
-		MUST(syscall(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_MODIFY_ATTRIBUTES, &attributes));
+		MUST(raw_call(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_MODIFY_ATTRIBUTES, &attributes));
 	}
 	long result = made(call, flag);
 	disable_breakpoints(count);
@@ -132,14 +152,22 @@ static uintptr_t target(uintptr_t jump)
 	return jump + 5 + by;
 }
 
-/* The common code: the code of a site ends in a jump to it. It begins with `testl $0x40000,8(%rsp)`. */
-static uintptr_t common_of(uintptr_t placed)
+/* The common code: the code of a site ends in a jump to it, or that of a shared site to the dispatch in the same page. It begins with `testl $0x40000,8(%rsp)`. */
+static uintptr_t common_of(uintptr_t placed, bool *is_shared)
 {
 	static const unsigned char first[] = {0xf7, 0x44, 0x24, 0x08, 0x00, 0x00, 0x04, 0x00};
+	static const unsigned char dispatch[] = {0x4c, 0x8d, 0x1d};
 
-	for (uintptr_t at = placed + 10; at < placed + SITE_SIZE; at++)
-		if (*(const unsigned char *)at == 0xe9 && target(at) + (1 << 20) > placed && target(at) < placed + (1 << 20) && !memcmp((const void *)target(at), first, sizeof first))
-			return target(at);
+	for (uintptr_t at = placed + 10; at < placed + SITE_SIZE; at++) {
+		if (*(const unsigned char *)at != 0xe9 || target(at) + (1 << 20) <= placed || target(at) >= placed + (1 << 20))
+			continue;
+		uintptr_t to = target(at), page = to & ~4095ul;
+		*is_shared = !memcmp((const void *)to, dispatch, sizeof dispatch) && !memcmp((const void *)page, first, sizeof first);
+		if (*is_shared)
+			return page;
+		if (!memcmp((const void *)to, first, sizeof first))
+			return to;
+	}
 	return 0;
 }
 
@@ -169,8 +197,11 @@ static long found(long (*call)(void), uintptr_t starts[PARTS])
 	finds_site = true;
 	stopped_at(call, 0, NULL, 0, TRAP_FLAG);
 	finds_site = false;
-	starts[OF_SITE] = site ? target(site - 5) : 0;
-	starts[COMMON] = site ? common_of(starts[OF_SITE]) : 0;
+	uintptr_t placed = site ? target(site - 5) : 0;
+	bool is_shared = false;
+	starts[COMMON] = site ? common_of(placed, &is_shared) : 0;
+	starts[OF_SITE] = is_shared ? 0 : placed;
+	starts[OF_SHARED] = is_shared ? placed : 0;
 	starts[OF_MAP] = site ? find_map() : 0;
 	return result;
 }

@@ -47,7 +47,7 @@ static long opened(int fd)
 	if (fd < 0)
 		return -errno;
 	memset(&st, 0, sizeof st);
-	long result = of_stat(syscall(SYS_fstat, fd, &st), &st);
+	long result = of_stat(raw_call(SYS_fstat, fd, &st), &st);
 	close(fd);
 	/* None is left over. */
 	int next = dup(0);
@@ -137,8 +137,24 @@ static long appends(void)
 	if (got < 0)
 		return -errno;
 	off_t now = lseek(file, 0, SEEK_CUR);
-	MUST(syscall(SYS_ftruncate, file, size));
+	MUST(raw_call(SYS_ftruncate, file, size));
 	return got * 1000 + (now == size + 4);
+}
+
+/* By libc's syscall(2), whose site these calls have in common. */
+static long stats_by_number(void) { memset(&st, 0, sizeof st); return of_stat(syscall(SYS_newfstatat, AT_FDCWD, path, &st, 0), &st); }
+static long opens_by_number(void) { return opened(syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0)); }
+static long numbers(void) { return syscall(SYS_geteuid, 0, 0, 0, 0, 0, 0) == geteuid(); }
+static long wrong_number(void) { return syscall(-1, 1, 2, 3, 4, 5, 6) == -1 ? -errno : 0; }
+
+/* Six arguments. */
+static long maps_by_number(void)
+{
+	char *mapped = (char *)syscall(SYS_mmap, NULL, 4096, PROT_READ, MAP_PRIVATE, file, 0);
+	long result = mapped == MAP_FAILED ? -errno : mapped[0];
+
+	munmap(mapped, 4096);
+	return result;
 }
 
 static void in_directory(const char *parent, const char *name)
@@ -192,6 +208,11 @@ static void in_directory(const char *parent, const char *name)
 	STOPPED("clone", clones);
 	STOPPED("copy", copies);
 	STOPPED("getcwd", working_directory);
+	STOPPED("stat by its number", stats_by_number);
+	STOPPED("open by its number", opens_by_number);
+	STOPPED("mmap by its number", maps_by_number);
+	STOPPED("a number without a path", numbers);
+	STOPPED("a number of no call", wrong_number);
 	close(file);
 	close(other);
 	close(dir);
@@ -218,7 +239,7 @@ static void *ends(void *argument)
 
 static void steps(void)
 {
-	static const char *const names[PARTS] = {[OF_SITE] = "site", [COMMON] = "common", [OF_MAP] = "map"};
+	static const char *const names[PARTS] = {[OF_SITE] = "site", [OF_SHARED] = "shared", [COMMON] = "common", [OF_MAP] = "map"};
 
 	begin();
 	handled = opens_lists_and_writes;

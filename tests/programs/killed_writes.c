@@ -26,7 +26,7 @@ static void kill_at(uintptr_t address)
 
 	attributes.sigtrap = attributes.remove_on_exec = 0;
 	attributes.wakeup_events = 1;
-	int fd = MUST(syscall(SYS_perf_event_open, &attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC));
+	int fd = MUST(raw_call(SYS_perf_event_open, &attributes, 0, -1, -1, PERF_FLAG_FD_CLOEXEC));
 	MUST(fcntl(fd, F_SETFL, O_ASYNC));
 	MUST(fcntl(fd, F_SETSIG, SIGKILL));
 	MUST(fcntl(fd, F_SETOWN_EX, &self));

@@ -32,7 +32,7 @@ pub use self::held::{Held, command_in_path};
 pub use self::mounted::run_mounted;
 pub use self::once::OnceEach;
 pub use self::place::{Backend, Engine, Intercept, Place, User};
-pub use self::program::{go_program, program};
+pub use self::program::{fill_padding, go_program, program};
 
 /// Whether the tests run as root; only then other users can be tried.
 pub fn is_root() -> bool {

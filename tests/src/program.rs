@@ -84,3 +84,21 @@ pub fn go_program(source: &Path, out: &Path) {
         String::from_utf8_lossy(&output.stderr)
     );
 }
+
+/// Puts something behind the code of the library at `path`, where stubs could be otherwise.
+pub fn fill_padding(path: &Path) {
+    let mut content = std::fs::read(path).unwrap();
+    let behind = behind_code(&content);
+    content[behind] = 1;
+    std::fs::write(path, content).unwrap();
+}
+
+/// The last byte of the page in which an ELF file's code ends.
+fn behind_code(elf: &[u8]) -> usize {
+    let word = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().unwrap()) as usize;
+    let half = |at: usize| usize::from(u16::from_le_bytes([elf[at], elf[at + 1]]));
+    let mut headers = (0..half(56)).map(|index| word(32) + index * half(54));
+    let code = headers.find(|at| elf[*at] == 1 && elf[at + 4] & 1 != 0);
+    let code = code.unwrap();
+    (word(code + 8) + word(code + 32)).next_multiple_of(4096) - 1
+}

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use goanna_tests::{
-    Backend, Engine, Intercept, OnceEach, Place, User, binary, differences, finish, finish_within,
-    in_every_place, program, uses_stubs,
+    Backend, Engine, Intercept, OnceEach, Place, User, binary, differences, fill_padding, finish,
+    finish_within, in_every_place, program, uses_stubs,
 };
 
 /// A program takes two seconds natively at most; more than this is a hang.
@@ -192,10 +192,7 @@ fn other_c_libraries() {
         ]))
         .expect(0);
         if kind == "modified" {
-            let mut content = std::fs::read(&library).unwrap();
-            let behind = behind_code(&content);
-            content[behind] = 1;
-            std::fs::write(&library, content).unwrap();
+            fill_padding(&library);
         }
         for name in ["patches", "stubs", "stublists", "attributes", "threads"] {
             let program = program(name, &place.path("."), false);
@@ -210,16 +207,6 @@ fn other_c_libraries() {
             finish(&mut place.shell("chmod -R u+rwX w; rm -r w")).expect(0);
         }
     }
-}
-
-/// The last byte of the page in which an ELF file's code ends.
-fn behind_code(elf: &[u8]) -> usize {
-    let word = |at: usize| u64::from_le_bytes(elf[at..at + 8].try_into().unwrap()) as usize;
-    let half = |at: usize| usize::from(u16::from_le_bytes([elf[at], elf[at + 1]]));
-    let mut headers = (0..half(56)).map(|index| word(32) + index * half(54));
-    let code = headers.find(|at| elf[*at] == 1 && elf[at + 4] & 1 != 0);
-    let code = code.unwrap();
-    (word(code + 8) + word(code + 32)).next_multiple_of(4096) - 1
 }
 
 /// `--stats` counts calls that stubs answer, which do not come to the monitor then.

@@ -16,7 +16,7 @@ mod sites;
 
 pub use library::Library;
 pub use placed::Placed;
-pub use sites::{Form, Site};
+pub use sites::{ANY, Form, Moves, Site};
 
 /// Size of a page of memory, in bytes.
 pub const PAGE: u64 = 4096;

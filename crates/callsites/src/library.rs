@@ -101,10 +101,16 @@ impl Library {
         })
     }
 
+    /// Forgets all sites but those that `is_wanted` says.
+    pub fn retain(&mut self, is_wanted: impl Fn(&Site) -> bool) {
+        self.sites.retain(is_wanted);
+        self.uses.truncate(self.sites.len());
+    }
+
     /// Call `nr` has come to the monitor from the instruction before `address`, which is one from the library's base.
     pub fn note_use(&self, nr: u32, address: u64) {
         let mut uses = self.sites.iter().zip(&self.uses);
-        let is_it = |site: &Site| site.nr == nr && site.behind_call() == address;
+        let is_it = |site: &Site| site.makes(nr) && site.behind_call() == address;
         if let Some((_, uses)) = uses.find(|(site, _)| is_it(site)) {
             uses.fetch_add(1, Ordering::Relaxed);
         }

@@ -92,15 +92,21 @@ impl Placed {
         !self.memory.is_empty()
     }
 
-    /// Puts the stubs, of which there are none so far, into `memory`, which has zeros. ERANGE where jumps do not reach it.
-    pub fn use_memory(&mut self, memory: Range<u64>) -> Result<(), Errno> {
+    /// Puts the stubs, of which there are none so far, into `memory`, which has zeros. Their common code has `common` bytes there. ERANGE where jumps do not reach it.
+    pub fn use_memory(&mut self, memory: Range<u64>, common: usize) -> Result<(), Errno> {
         let code = self.code();
         let reaches = |from: u64, to: u64| distance(from, to).is_some();
         if !reaches(code.start, memory.end) || !reaches(code.end, memory.start) {
             return Err(Errno::ERANGE);
         }
         self.memory = memory;
+        self.sizes.common = common;
         Ok(())
+    }
+
+    /// The size of the common code, in bytes.
+    pub fn common(&self) -> usize {
+        self.sizes.common
     }
 
     /// Where the common code is.

@@ -23,6 +23,14 @@ const COMPARE: [u8; 6] = [0x48, 0x3d, 0x00, 0xf0, 0xff, 0xff];
 const SET_DIRECTORY: [u8; 5] = [0xbf, 0x9c, 0xff, 0xff, 0xff];
 /// `mov %rdi,%rsi`, which is before that.
 const PASS_PATH: [u8; 3] = [0x48, 0x89, 0xfe];
+/// The number of a site that has several calls.
+pub const ANY: u32 = u32::MAX;
+/// `mov 16(%rsp),%rax`, `mov 8(%rsp),%r9` and `mov %r11,8(%rsp)`, without their last byte, which is the distance from rsp.
+const MOVES: [[u8; 4]; 3] = [
+    [0x48, 0x8b, 0x44, 0x24],
+    [0x4c, 0x8b, 0x4c, 0x24],
+    [0x4c, 0x89, 0x5c, 0x24],
+];
 /// Reach of a short branch, in bytes.
 const SHORT: u64 = 130;
 
@@ -31,9 +39,9 @@ const SHORT: u64 = 130;
 pub struct Site {
     /// The address of the instruction that becomes a jump, from the library's base.
     pub at: u64,
-    /// The call's number.
+    /// The call's number. [`ANY`] for one of [`Form::Shared`].
     pub nr: u32,
-    /// What the caller's [`KindOf`] says of the call.
+    /// What the caller's [`KindOf`] says of the call; 0 for [`ANY`].
     pub kind: u32,
     /// Its instructions.
     pub form: Form,
@@ -46,17 +54,57 @@ pub enum Form {
     Number,
     /// `mov $nr,%eax; mov %rdi,%rsi; mov $AT_FDCWD,%edi; syscall`, as in the loader's opens. The jump replaces the third.
     Directory,
+    /// An instruction that moves a word between the stack and a register; and `syscall`, of whatever number is in rax then. The jump replaces the former. glibc's syscall(2) has
+    /// `mov 8(%rsp),%r9` there. Since 2.41 its cancellable calls have `mov 16(%rsp),%rax`, or `mov %r11,8(%rsp)` in a process with threads.
+    Shared([u8; JUMP as usize]),
     /// `xor %eax,%eax; syscall; cmp $-4096,%rax`, of read(2), whose number is 0. The jump replaces the first two, and a part of the third. So a site of this form must
     /// not be patched while a thread is in the call, or a signal's handler may return there.
     Zero,
 }
 
+/// What the instruction of a [`Form::Shared`] moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moves {
+    /// A word of the stack to rax.
+    ToRax,
+    /// A word of the stack to r9.
+    ToR9,
+    /// r11 to the stack.
+    FromR11,
+}
+
+impl Form {
+    /// What the instruction of a shared site moves, and the distance of the word from rsp.
+    pub fn moves(self) -> Option<(Moves, i8)> {
+        const ALL: [Moves; 3] = [Moves::ToRax, Moves::ToR9, Moves::FromR11];
+        let Self::Shared([moves @ .., distance]) = self else {
+            return None;
+        };
+        let kind = MOVES.iter().position(|known| *known == moves)?;
+        Some((*ALL.get(kind)?, distance.cast_signed()))
+    }
+}
+
 impl Site {
+    /// The site, of which this number and kind are those of a call that was made there.
+    pub fn called(self, nr: u32, kind: u32) -> Self {
+        match self.form {
+            Form::Shared(_) => Self { nr, kind, ..self },
+            _ => self,
+        }
+    }
+
+    /// Whether call `nr` may come from there.
+    pub fn makes(&self, nr: u32) -> bool {
+        self.nr == nr || self.nr == ANY
+    }
+
     /// The bytes of the site where it is not patched.
     pub fn bytes(&self) -> Vec<u8> {
         match self.form {
             Form::Number => [&[0xb8], self.nr.to_le_bytes().as_slice(), &SYSCALL].concat(),
             Form::Directory => [SET_DIRECTORY.as_slice(), &SYSCALL].concat(),
+            Form::Shared(moves) => [moves.as_slice(), &SYSCALL].concat(),
             Form::Zero => [SET_ZERO.as_slice(), &SYSCALL, &COMPARE].concat(),
         }
     }
@@ -64,7 +112,7 @@ impl Site {
     /// The address of the call's instruction, from the library's base.
     fn call(&self) -> u64 {
         match self.form {
-            Form::Number | Form::Directory => self.at + MOV,
+            Form::Number | Form::Directory | Form::Shared(_) => self.at + MOV,
             Form::Zero => self.at + SET_ZERO.len() as u64,
         }
     }
@@ -77,7 +125,7 @@ impl Site {
     /// The end of the site, from the library's base.
     pub fn end(&self) -> u64 {
         match self.form {
-            Form::Number | Form::Directory => self.behind_call(),
+            Form::Number | Form::Directory | Form::Shared(_) => self.behind_call(),
             Form::Zero => self.behind_call() + COMPARE.len() as u64,
         }
     }
@@ -86,7 +134,7 @@ impl Site {
     fn instructions(&self) -> Vec<u64> {
         let mut all = vec![self.at, self.call()];
         match self.form {
-            Form::Number => {}
+            Form::Number | Form::Shared(_) => {}
             Form::Directory => {
                 let pass_path = self.at - PASS_PATH.len() as u64;
                 all.splice(..0, [pass_path - MOV, pass_path]);
@@ -100,7 +148,7 @@ impl Site {
     /// needs a register that they set, or the call is replaced.
     fn unbranched(&self) -> Range<u64> {
         match self.form {
-            Form::Number => self.at + 1..self.at + MOV,
+            Form::Number | Form::Shared(_) => self.at + 1..self.at + MOV,
             Form::Directory => self.at - PASS_PATH.len() as u64 - MOV + 1..self.at + MOV + 1,
             Form::Zero => self.at + 1..self.end(),
         }
@@ -166,6 +214,11 @@ fn candidate(text: &[u8], behind: &[u8], base: u64, kind_of: KindOf<'_>) -> Opti
     let (before, mov) = text.split_last_chunk::<{ MOV as usize }>()?;
     if let [0xb8, number @ ..] = mov {
         return site(before, u32::from_le_bytes(*number), Form::Number);
+    }
+    if MOVES.iter().any(|moves| mov.starts_with(moves)) {
+        let (at, form) = (base + before.len() as u64, Form::Shared(*mov));
+        let (nr, kind) = (ANY, 0);
+        return Some(Site { at, nr, kind, form });
     }
     let setting = before.strip_suffix(&PASS_PATH)?;
     let (_, [0xb8, number @ ..]) = setting.split_last_chunk::<{ MOV as usize }>()? else {
@@ -316,6 +369,29 @@ mod tests {
         assert_eq!(found(&function(&[0xeb, 0])), [0x1002]);
         assert_eq!(found(&function(&[0xeb, 5])), [0x1002]);
         assert_eq!(found(&function(&[0xe9, 2, 0, 0, 0])), [0u64; 0]);
+    }
+
+    #[test]
+    fn a_call_with_any_number_is_found_by_what_is_before_it() {
+        for (moves, expected) in [
+            ([0x48, 0x8b, 0x44, 0x24, 16], Some((Moves::ToRax, 16))),
+            ([0x4c, 0x8b, 0x4c, 0x24, 8], Some((Moves::ToR9, 8))),
+            ([0x4c, 0x89, 0x5c, 0x24, 8], Some((Moves::FromR11, 8))),
+            // mov 8(%rsp),%rbx
+            ([0x48, 0x8b, 0x5c, 0x24, 8], None),
+        ] {
+            let text = [moves.as_slice(), &SYSCALL, &[0xc3]].concat();
+            let whole = 0x1000..0x1000 + text.len() as u64;
+            let found = sites(&text, 0x1000, std::slice::from_ref(&whole), &kind_of);
+            let moved: Vec<_> = found.iter().filter_map(|site| site.form.moves()).collect();
+            assert_eq!(moved, expected.into_iter().collect::<Vec<_>>());
+            let all_make = found.iter().all(|site| site.makes(0) && site.makes(257));
+            assert!(all_make && found.iter().all(|site| site.called(4, 1).nr == 4));
+        }
+        // jmp to the syscall, and to the middle of what is before it.
+        let site = [0x48, 0x8b, 0x44, 0x24, 16, 0x0f, 0x05, 0xc3];
+        assert_eq!(found(&[[0xeb, 5].as_slice(), &site].concat()), [0x1002]);
+        assert_eq!(found(&[[0xeb, 2].as_slice(), &site].concat()), [0u64; 0]);
     }
 
     #[test]

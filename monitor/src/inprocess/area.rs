@@ -1,11 +1,12 @@
 //! The stubs for one library at one address: makes their code and data, and writes them into a process.
 
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use goanna_callsites::library::Refusal;
 use goanna_callsites::placed::{Sizes, distance};
-use goanna_callsites::{Form, Library, Placed, Site};
+use goanna_callsites::{ANY, Form, Library, Placed, Site};
 use goanna_sys::mappings::Mapping;
 use goanna_sys::stub::kind;
 use goanna_sys::{stub, tracee};
@@ -46,6 +47,8 @@ pub struct Constants {
     pub writes_after: u32,
     /// Libraries are analysed at once, and not while the process continues.
     pub examines_at_once: bool,
+    /// The calls that stubs answer at sites which several calls have in common, as [`stub::DispatchLayout::kinds`] has them.
+    pub kinds: Vec<u64>,
     /// Of the mounts that the run began with.
     pub names: MountNames,
     /// Whether mount points exist on the host.
@@ -106,15 +109,15 @@ pub fn hash(name: &[u8]) -> u64 {
 /// process ID: the words at [`stub::Layout::map`].
 pub type MapWords = [u64; 5];
 
-/// The common code and its data.
+/// The common code and its data, of this size: with the dispatch, or without it.
 fn common_code(
-    constants: &Constants,
-    names: &MountNames,
+    (constants, names): (&Constants, &MountNames),
     counter: u64,
     (flags, map): (u8, MapWords),
+    size: usize,
 ) -> Vec<u8> {
     let layout = stub::layout();
-    let mut code = stub::common().to_vec();
+    let mut code = stub::common_and_dispatch().to_vec();
     let mut put = |at: usize, words: &[u64]| {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         if let Some(place) = code.get_mut(at..at + bytes.len()) {
@@ -129,11 +132,16 @@ fn common_code(
     put(layout.counter, &[counter]);
     put(layout.flags, &[flags.into()]);
     put(layout.map, &map);
+    put(stub::dispatch_layout().kinds, &constants.kinds);
+    code.truncate(size);
     code
 }
 
 /// The code at `here` for `site` of a library.
 fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
+    if let Form::Shared(moves) = site.form {
+        return shared_site_code(placed, site, moves, here);
+    }
     let parts = stub::site_layout();
     let mut code = stub::site().to_vec();
     let mut put = |end: usize, value: [u8; 4]| {
@@ -147,12 +155,35 @@ fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
     )?;
     let from_cwd = match site.form {
         Form::Directory => kind::FROM_CWD,
-        Form::Number | Form::Zero => 0,
+        Form::Number | Form::Shared(_) | Form::Zero => 0,
     };
     put(parts.kind, (site.kind | from_cwd).to_le_bytes())?;
     put(parts.number, site.nr.to_le_bytes())?;
     let enter = placed.start() + stub::layout().enter as u64;
     put(parts.jump, distance(here + parts.jump as u64, enter)?)?;
+    Some(code)
+}
+
+/// The code at `here` for `site`, which several calls have in common, and whose first instruction is `moves`.
+fn shared_site_code(placed: &Placed, site: &Site, moves: [u8; 5], here: u64) -> Option<Vec<u8>> {
+    /// In the byte that says how the operand is given: the distance has one byte, or four.
+    const SIZES: u8 = 0xc0;
+    let parts = stub::shared_site_layout();
+    let mut code = stub::shared_site().to_vec();
+    let mut put = |end: usize, value: &[u8]| {
+        code.get_mut(end - value.len()..end)?.copy_from_slice(value);
+        Some(())
+    };
+    let [prefix, opcode, operand, base, at] = moves;
+    put(parts.framed + 4, &[prefix, opcode, operand ^ SIZES, base])?;
+    let at = i32::from(at.cast_signed()) + stub::FRAME as i32;
+    put(parts.moved, &at.to_le_bytes())?;
+    let back = placed.return_address(site);
+    let back = distance(here + parts.return_address as u64, back)?;
+    put(parts.return_address, &back)?;
+    let dispatch = placed.start() + stub::dispatch_layout().start as u64;
+    put(parts.jump, &distance(here + parts.jump as u64, dispatch)?)?;
+    code.resize(stub::site().len(), 0);
     Some(code)
 }
 
@@ -210,7 +241,7 @@ impl Area {
     /// Notes call `nr` from the instruction before `ip`.
     pub fn used(&mut self, nr: u32, ip: u64) -> Use {
         let site = self.placed.site_before(ip);
-        let Some(site) = site.copied().filter(|site| site.nr == nr) else {
+        let Some(site) = site.copied().filter(|site| site.makes(nr)) else {
             return Use::Other;
         };
         if self.placed.patched.contains(&site) {
@@ -227,13 +258,24 @@ impl Area {
         });
         if calls < CALLS_AT_SITE {
             Use::Other
-        } else if self.placed.space() > 0 {
+        } else if self.placed.space() > 0 && self.has_place_for(&site) {
             Use::Due(site)
         } else if self.placed.has_memory() {
             Use::Other
         } else {
             Use::WithoutMemory
         }
+    }
+
+    /// Whether the stub of `site` can be in the memory for stubs: the padding has no dispatch.
+    pub fn has_place_for(&self, site: &Site) -> bool {
+        site.nr != ANY || self.placed.common() > stub::common().len()
+    }
+
+    /// Puts the stubs into `memory`, if there are none and jumps reach it. Whether that was done.
+    pub fn use_memory(&mut self, memory: Range<u64>) -> bool {
+        let common = stub::common_and_dispatch().len();
+        !self.placed.has_memory() && self.placed.use_memory(memory, common).is_ok()
     }
 
     /// The sites that would have been patched if there had been memory for their stubs, by address.
@@ -256,7 +298,8 @@ impl Area {
         data: (u8, MapWords),
     ) -> Result<(), Errno> {
         let counter = self.counter().filter(|_| constants.counts);
-        let common = || common_code(constants, names, counter.unwrap_or(0), data);
+        let size = self.placed.common();
+        let common = || common_code((constants, names), counter.unwrap_or(0), data, size);
         self.placed.patch(tid, sites, common, site_code)
     }
 
@@ -280,11 +323,13 @@ impl Area {
     /// The sites that are worth being patched before they are used, by address: as many as there is space for.
     pub fn likely(&self) -> Vec<Site> {
         let placed = &self.placed;
-        let of_call = |nr: i64| {
+        let of_call = |nr: u32| {
             let sites = placed.library.sites.iter();
-            sites.filter(move |site| i64::from(site.nr) == nr)
+            sites.filter(move |site| site.nr == nr)
         };
-        let sites = LIKELY.into_iter().flat_map(of_call);
+        let calls = LIKELY.into_iter().map(|nr| nr as u32);
+        let sites = [ANY].into_iter().chain(calls).flat_map(of_call);
+        let sites = sites.filter(|site| self.has_place_for(site));
         let sites = sites.filter(|site| !placed.patched.contains(site));
         let mut sites: Vec<Site> = sites.take(placed.space()).copied().collect();
         sites.sort_unstable_by_key(|site| site.at);

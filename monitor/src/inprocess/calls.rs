@@ -1,6 +1,6 @@
 //! Which calls a stub can answer in the process, and what it must look at for each.
 
-use goanna_sys::stub::kind;
+use goanna_sys::stub::{KINDS_MAX, kind};
 
 /// The calls that have stubs, and the kind of stub for each: calls without a path, and calls that read what a path names. Calls that
 /// change names have none, nor do opens that create, truncate or write.
@@ -54,6 +54,14 @@ const KINDS: &[(i64, u32)] = &[
         kind::IN_RSI | kind::FLAGS_R10 | kind::ACCESS,
     ),
 ];
+
+/// The calls that have stubs, of those that are `wanted`: in each word the number and, in its upper half, the kind. Behind the last one is another number.
+pub fn kinds(wanted: impl Fn(u32) -> bool) -> Vec<u64> {
+    let kinds = KINDS.iter().filter(|(nr, _)| wanted(*nr as u32));
+    let kinds = kinds.take(KINDS_MAX - 1);
+    let kinds = kinds.map(|(nr, kind)| u64::from(*kind) << 32 | *nr as u64);
+    kinds.chain([u64::MAX]).collect()
+}
 
 /// The calls that programs make most, if they make many: those first for whose answers they wait longest.
 pub const LIKELY: [i64; 13] = [
@@ -111,6 +119,7 @@ mod tests {
     #[test]
     fn kinds_are_sorted_by_number() {
         assert!(KINDS.is_sorted_by(|one, other| one.0 < other.0));
+        assert!(KINDS.len() < KINDS_MAX, "{}", KINDS.len());
         assert_eq!(kind_of(libc::SYS_unlink as u32), None);
     }
 }

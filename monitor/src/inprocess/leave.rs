@@ -2,7 +2,7 @@
 //! code, before the call or after it. So handlers, unwinders and siglongjmp(3) never see a stub, and no handler runs
 //! between a stub's check and its call.
 
-use goanna_callsites::{Form, Placed, Site};
+use goanna_callsites::{Form, Moves, Placed, Site};
 use goanna_sys::arch::{self, NO_CALL};
 use goanna_sys::restarts::is_restart;
 use goanna_sys::stub::{self, NO_SYMLINKS, frame, kind, opens};
@@ -52,6 +52,7 @@ fn leave_map(
     let offset = space.offset_in_map(regs.rip)?;
     let frame = Frame::read(tid, regs).ok()?;
     let (base, site) = space.site_returning_to(frame.ret)?;
+    let site = site.called(frame.nr, frame.kind);
     let open = stub::open_layout();
     if (open.shared..open.closed).contains(&offset) {
         let opened = if offset < open.unshared {
@@ -226,6 +227,8 @@ fn word(tid: i32, address: u64) -> Result<u64, Errno> {
 
 /// What the frame keeps.
 struct Frame {
+    nr: u32,
+    kind: u32,
     ret: u64,
     r9: u64,
     rdi: u64,
@@ -238,6 +241,8 @@ impl Frame {
     fn read(tid: i32, regs: &Registers) -> Result<Self, Errno> {
         let word = |at: u64| word(tid, regs.rsp.wrapping_add(at));
         Ok(Self {
+            nr: word(frame::NR)? as u32,
+            kind: word(frame::KIND)? as u32,
             ret: word(frame::RET)?,
             r9: word(frame::REGISTERS)?,
             rdi: word(frame::REGISTERS + 8)?,
@@ -279,24 +284,27 @@ fn leave(
 ) -> Result<Option<StubPosition>, Errno> {
     let offset = (regs.rip - placed.start()) as usize;
     let layout = stub::layout();
-    if offset >= stub::common().len() {
-        return leave_site(placed, tid, regs, offset - stub::common().len());
+    if offset >= placed.common() {
+        return leave_site(placed, tid, regs, offset - placed.common());
     }
     // The frame is gone, and r11 says where the thread is going.
-    if offset == layout.slow_jump || offset == layout.done_jump {
+    let dispatch = stub::dispatch_layout();
+    if [layout.slow_jump, layout.done_jump, dispatch.other_jump].contains(&offset) {
         let made = offset == layout.done_jump;
         let behind = if made { 0 } else { 2 };
         let Some(site) = placed.site_returning_to(regs.r11.wrapping_add(behind)) else {
             return Ok(None);
         };
         if !made {
+            let site = site.called(regs.rax as u32, 0);
             return Ok(Some(before(regs, placed.base, &site)));
         }
         regs.rip = regs.r11;
         regs.orig_rax = NO_CALL;
         return Ok(Some(StubPosition::After));
     }
-    if offset >= layout.data {
+    let is_dispatch = (dispatch.start..dispatch.kinds).contains(&offset);
+    if offset >= layout.data && !is_dispatch {
         return Ok(None);
     }
     let frame = Frame::read(tid, regs)?;
@@ -304,6 +312,11 @@ fn leave(
     let Some(site) = placed.site_returning_to(frame.ret) else {
         return Ok(None);
     };
+    let site = site.called(frame.nr, frame.kind);
+    if is_dispatch {
+        frame.put_back(regs, false);
+        return Ok(Some(before(regs, placed.base, &site)));
+    }
     let result = regs.rax.cast_signed();
     let is_interrupted =
         offset == layout.final_call && regs.orig_rax != NO_CALL && is_restart(result);
@@ -342,15 +355,36 @@ fn leave_site(
         return Ok(None);
     };
     let parts = stub::site_layout();
+    let shared = stub::shared_site_layout();
+    let (framed, saved) = match site.form {
+        Form::Shared(_) => (shared.framed, shared.saved),
+        _ => (parts.framed, parts.saved),
+    };
     let inside = offset % size;
-    if inside >= parts.saved {
+    if inside >= saved {
         // The rest of the frame may be where the stack's memory ends.
         regs.r9 = word(tid, regs.rsp.wrapping_add(frame::REGISTERS))?;
     }
-    if inside >= parts.framed {
+    if inside >= framed {
         regs.rsp = regs.rsp.wrapping_add(stub::FRAME);
     }
+    move_word(tid, &site, regs)?;
+    let site = site.called(regs.rax as u32, 0);
     Ok(Some(before(regs, placed.base, &site)))
+}
+
+/// Does what the first instruction of a shared site does, perhaps again.
+fn move_word(tid: i32, site: &Site, regs: &mut Registers) -> Result<(), Errno> {
+    let Some((moves, distance)) = site.form.moves() else {
+        return Ok(());
+    };
+    let at = regs.rsp.wrapping_add_signed(distance.into());
+    match moves {
+        Moves::ToRax => regs.rax = word(tid, at)?,
+        Moves::ToR9 => regs.r9 = word(tid, at)?,
+        Moves::FromR11 => tracee::write_all(tid, at, &regs.r11.to_le_bytes())?,
+    }
+    Ok(())
 }
 
 /// Whether the stub keeps this result of the call itself. One that it does not keep has had no effect.

@@ -147,11 +147,17 @@ impl Thread {
 
 impl InProcess {
     /// For a run over `mounts`, whose run-time directory is `run_dir`; not used where `unused` says why. `counts`: stubs count
-    /// their calls.
-    pub fn new(mounts: &Mounts, run_dir: &Path, unused: Option<Unused>, counts: bool) -> Self {
+    /// their calls. `notifies` says whether a call comes to the monitor if it is not answered in the process.
+    pub fn new(
+        mounts: &Mounts,
+        run_dir: &Path,
+        unused: Option<Unused>,
+        counts: bool,
+        notifies: impl Fn(u32) -> bool,
+    ) -> Self {
         let constants = match unused {
             Some(_) => None,
-            None => constants(mounts, run_dir, counts).ok(),
+            None => constants(mounts, run_dir, counts, notifies).ok(),
         };
         Self {
             constants,
@@ -567,7 +573,12 @@ fn distinct_device(run_dir: &Path) -> Result<u64, Errno> {
 }
 
 /// What stubs are to compare with. EBUSY where that does not suffice.
-fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants, Errno> {
+fn constants(
+    mounts: &Mounts,
+    run_dir: &Path,
+    counts: bool,
+    notifies: impl Fn(u32) -> bool,
+) -> Result<Constants, Errno> {
     let run = distinct_device(run_dir)?;
     let memory = stat::identity(memfile::create(c"device")?.as_fd())?.0;
     let processes = device(Path::new("/proc"))?;
@@ -584,6 +595,7 @@ fn constants(mounts: &Mounts, run_dir: &Path, counts: bool) -> Result<Constants,
         map_after: asked.unwrap_or(MAP_AFTER),
         writes_after: asked.unwrap_or(WRITES_AFTER),
         examines_at_once: asked.is_some(),
+        kinds: calls::kinds(notifies),
         names: MountNames::of(mounts)?,
         mount_points: MountPoints::of(mounts),
     })

@@ -37,6 +37,8 @@
 .set WRITE, 131072      # write(2), pwrite64(2)
 .set FROM_CWD, 262144   # an open whose directory is AT_FDCWD: the jump to the stub has replaced the instruction that says so
 
+.set KINDS_MAX, 64      # calls that a site may have in common, and an end
+
 .set OFF, 1            # bits of `flags`
 .set CWD_UNKNOWN, 2
 .set NO_MOUNT_POINT, 4

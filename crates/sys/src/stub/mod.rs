@@ -57,6 +57,17 @@ unsafe extern "C" {
     static goanna_map_list_undone: u8;
     static goanna_map_write_made: u8;
     static goanna_map_write_kept: u8;
+    static goanna_stub_dispatch: u8;
+    static goanna_stub_other_jump: u8;
+    static goanna_stub_kinds: u8;
+    static goanna_stub_dispatch_end: u8;
+    static goanna_stub_shared_site: u8;
+    static goanna_stub_shared_framed: u8;
+    static goanna_stub_shared_moved: u8;
+    static goanna_stub_shared_saved: u8;
+    static goanna_stub_shared_return: u8;
+    static goanna_stub_shared_jump: u8;
+    static goanna_stub_shared_site_end: u8;
     static goanna_map_write_end: u8;
     static goanna_map_open_shared: u8;
     static goanna_map_open_unshared: u8;
@@ -228,6 +239,36 @@ pub struct SiteLayout {
     pub jump: usize,
 }
 
+/// Where the parts of the code of a shared site are, in bytes from its start.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedSiteLayout {
+    /// From here on there is a frame.
+    pub framed: usize,
+    /// Behind the site's own instruction, of which only the operand's place in the frame differs: it ends in four bytes of that.
+    pub moved: usize,
+    /// From here on the frame has r9.
+    pub saved: usize,
+    /// Behind the distance to the site's return address.
+    pub return_address: usize,
+    /// Behind the distance to [`DispatchLayout::start`].
+    pub jump: usize,
+}
+
+/// Where the parts of the dispatch are, in bytes from the start of the common code.
+#[derive(Debug, Clone, Copy)]
+pub struct DispatchLayout {
+    /// Where shared sites jump to.
+    pub start: usize,
+    /// The last instruction of the way to the site's `syscall`; the frame is gone.
+    pub other_jump: usize,
+    /// Up to [`KINDS_MAX`] calls in the order of their numbers: the number and its [`kind`], of four bytes each. Behind the last one is -1.
+    pub kinds: usize,
+    /// Behind it.
+    pub end: usize,
+}
+
+/// How many calls the dispatch knows at most, with the end of their list.
+pub const KINDS_MAX: usize = 64;
 /// How many names there is space for.
 pub const NAMES_MAX: usize = 8;
 /// Size of the frame on the tracee's stack, with the red zone above it.
@@ -236,6 +277,10 @@ pub const FRAME: u64 = 240 + 128;
 pub const NO_SYMLINKS: u64 = 4;
 /// Offsets of the frame's words.
 pub mod frame {
+    /// The call's number.
+    pub const NR: u64 = 0;
+    /// [`super::kind`].
+    pub const KIND: u64 = 8;
     /// Behind the site's `syscall`.
     pub const RET: u64 = 16;
     /// r9, rdi, rsi, rdx and r10 of the caller.
@@ -277,6 +322,28 @@ pub fn site() -> &'static [u8] {
     unsafe { between(&raw const goanna_stub_site, &raw const goanna_stub_site_end) }
 }
 
+/// The common code and what follows it where stubs have memory of their own.
+pub fn common_and_dispatch() -> &'static [u8] {
+    // SAFETY: the symbols are in this order.
+    unsafe {
+        between(
+            &raw const goanna_stub_start,
+            &raw const goanna_stub_dispatch_end,
+        )
+    }
+}
+
+/// The code of a site that several calls have in common; the monitor fills in three fields.
+pub fn shared_site() -> &'static [u8] {
+    // SAFETY: the symbols are in this order.
+    unsafe {
+        between(
+            &raw const goanna_stub_shared_site,
+            &raw const goanna_stub_shared_site_end,
+        )
+    }
+}
+
 /// The code of the map of attributes.
 pub fn map_code() -> &'static [u8] {
     // SAFETY: the symbols are in this order.
@@ -307,6 +374,31 @@ pub fn layout() -> Layout {
         mount: at(&raw const goanna_stub_mount),
         writes: at(&raw const goanna_stub_writes),
         owner: at(&raw const goanna_stub_owner),
+    }
+}
+
+/// The parts of the dispatch.
+pub fn dispatch_layout() -> DispatchLayout {
+    let start = (&raw const goanna_stub_start).addr();
+    let at = |symbol: *const u8| symbol.addr() - start;
+    DispatchLayout {
+        start: at(&raw const goanna_stub_dispatch),
+        other_jump: at(&raw const goanna_stub_other_jump),
+        kinds: at(&raw const goanna_stub_kinds),
+        end: at(&raw const goanna_stub_dispatch_end),
+    }
+}
+
+/// The parts of [`shared_site`].
+pub fn shared_site_layout() -> SharedSiteLayout {
+    let start = (&raw const goanna_stub_shared_site).addr();
+    let at = |symbol: *const u8| symbol.addr() - start;
+    SharedSiteLayout {
+        framed: at(&raw const goanna_stub_shared_framed),
+        moved: at(&raw const goanna_stub_shared_moved),
+        saved: at(&raw const goanna_stub_shared_saved),
+        return_address: at(&raw const goanna_stub_shared_return),
+        jump: at(&raw const goanna_stub_shared_jump),
     }
 }
 
@@ -404,6 +496,19 @@ mod tests {
         for field in [parts.return_address, parts.kind, parts.number, parts.jump] {
             assert_eq!(site()[field - 4..field], 0x7fff_ffff_u32.to_le_bytes());
         }
+        let parts = shared_site_layout();
+        for field in [parts.moved, parts.return_address, parts.jump] {
+            assert_eq!(
+                shared_site()[field - 4..field],
+                0x7fff_ffff_u32.to_le_bytes()
+            );
+        }
+        assert_eq!(parts.moved - parts.framed, 8);
+        assert!(shared_site().len() <= site().len());
+        let dispatch = dispatch_layout();
+        assert_eq!(dispatch.start, common().len());
+        assert!(dispatch.end - dispatch.kinds >= 8 * KINDS_MAX);
+        assert!(dispatch.start < dispatch.other_jump && dispatch.other_jump < dispatch.kinds);
         let words = [layout.run, layout.mount, layout.writes, layout.owner];
         assert_eq!(words.map(|at| at - layout.map), [8, 16, 24, 32]);
         let (list, write, open) = (list_layout(), write_layout(), open_layout());

@@ -8,11 +8,15 @@
 	.globl goanna_stub_slow_jump, goanna_stub_done_jump, goanna_stub_enter
 	.globl goanna_stub_site, goanna_stub_site_return, goanna_stub_site_kind, goanna_stub_site_number, goanna_stub_site_jump
 	.globl goanna_stub_site_framed, goanna_stub_site_saved, goanna_stub_site_end
+	.globl goanna_stub_dispatch, goanna_stub_other_jump, goanna_stub_kinds, goanna_stub_dispatch_end
+	.globl goanna_stub_shared_site, goanna_stub_shared_framed, goanna_stub_shared_moved, goanna_stub_shared_saved, goanna_stub_shared_return, goanna_stub_shared_jump
+	.globl goanna_stub_shared_site_end
 	.globl goanna_stub_magic, goanna_stub_key, goanna_stub_devices, goanna_stub_names, goanna_stub_list_inode, goanna_stub_counter
 	.globl goanna_stub_flags, goanna_stub_map, goanna_stub_run, goanna_stub_mount, goanna_stub_writes, goanna_stub_owner
 
 goanna_stub_start:
 goanna_stub_enter:
+.Lstub_enter:
 	testl $FROM_CWD,KIND(%rsp)
 	jz 1f
 	mov $AT_FDCWD,%edi
@@ -618,6 +622,33 @@ goanna_stub_owner:
 	.balign 16
 goanna_stub_end:
 
+# Where stubs have memory of their own, this follows. A site that several calls have in common, whose number is in rax, comes here; the frame has no kind yet, and the
+# argument registers are the caller's until the end.
+goanna_stub_dispatch:
+	lea .Lstub_kinds(%rip),%r11
+1:	mov (%r11),%ecx
+	cmp NR(%rsp),%ecx
+	jae 2f
+	add $8,%r11
+	jmp 1b
+2:	jne 3f
+	test %ecx,%ecx
+	js 3f
+	mov 4(%r11),%ecx
+	mov %ecx,KIND(%rsp)
+	jmp .Lstub_enter
+3:	mov RET(%rsp),%r11
+	lea -2(%r11),%r11
+	mov R9(%rsp),%r9
+	lea FRAME(%rsp),%rsp
+goanna_stub_other_jump:
+	jmp *%r11
+	.balign 8
+goanna_stub_kinds:
+.Lstub_kinds:	.fill 2 * KINDS_MAX, 4, -1
+	.balign 16
+goanna_stub_dispatch_end:
+
 goanna_stub_site:
 	lea -FRAME(%rsp),%rsp
 goanna_stub_site_framed:
@@ -635,4 +666,22 @@ goanna_stub_site_number:
 goanna_stub_site_jump:
 	.balign 16
 goanna_stub_site_end:
+
+# The same for a site that several calls have in common. What its first instruction moves between the stack and a register is moved here, and the number is in rax then.
+goanna_stub_shared_site:
+	lea -FRAME(%rsp),%rsp
+goanna_stub_shared_framed:
+	mov 0x7fffffff(%rsp),%rax
+goanna_stub_shared_moved:
+	mov %r9,R9(%rsp)
+goanna_stub_shared_saved:
+	lea 0x7fffffff(%rip),%r9
+goanna_stub_shared_return:
+	mov %r9,RET(%rsp)
+	mov %eax,NR(%rsp)
+	.byte 0xe9
+	.long 0x7fffffff
+goanna_stub_shared_jump:
+	.balign 16
+goanna_stub_shared_site_end:
 	.previous

@@ -96,10 +96,7 @@ impl State {
             return;
         };
         let end = rest.start + STUBS_LEN;
-        if !area.placed.has_memory()
-            && end <= rest.end
-            && area.placed.use_memory(rest.start..end).is_ok()
-        {
+        if end <= rest.end && area.use_memory(rest.start..end) {
             rest.start = end;
         }
     }

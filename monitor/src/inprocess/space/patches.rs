@@ -69,6 +69,7 @@ impl State {
             return;
         };
         let mut sites = sites(area);
+        sites.retain(|site| area.has_place_for(site));
         sites.truncate(area.placed.space());
         let is_patched =
             sites.is_empty() || area.patch((constants, names), tid, &sites, data).is_ok();

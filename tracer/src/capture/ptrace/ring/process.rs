@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use goanna_callsites::placed::{Sizes, distance};
-use goanna_callsites::{Form, Library, Placed, Site};
+use goanna_callsites::{ANY, Form, Library, Placed, Site};
 use goanna_sys::arch::SYSCALL;
 use goanna_sys::mappings::Mapping;
 use goanna_sys::ptrace::Signal;
@@ -72,7 +72,10 @@ pub fn get(tid: i32, base: u64, at: u64) -> Result<u64, Errno> {
 /// Looks into the library with this content, for the calls that are `wanted`.
 pub fn analyse(content: &[u8], wanted: &dyn Fn(u32) -> bool) -> Option<Library> {
     let kind_of = |nr: u32| wanted(nr).then_some(0);
-    Library::analyse(content, &kind_of).ok()
+    let mut library = Library::analyse(content, &kind_of).ok()?;
+    // It is not known before which call one is used for.
+    library.retain(|site| site.nr != ANY);
+    Some(library)
 }
 
 /// `library` where `mapping` has it.
