@@ -272,10 +272,10 @@ impl Area {
         site.nr != ANY || self.placed.common() > stub::common().len()
     }
 
-    /// Puts the stubs into `memory`, if there are none and jumps reach it. Whether that was done.
+    /// Puts the stubs into `memory`, if there are none so far and jumps reach it. Whether that was done.
     pub fn use_memory(&mut self, memory: Range<u64>) -> bool {
         let common = stub::common_and_dispatch().len();
-        !self.placed.has_memory() && self.placed.use_memory(memory, common).is_ok()
+        !self.placed.is_written && self.placed.use_memory(memory, common).is_ok()
     }
 
     /// The sites that would have been patched if there had been memory for their stubs, by address.

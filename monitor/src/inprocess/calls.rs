@@ -64,7 +64,7 @@ pub fn kinds(wanted: impl Fn(u32) -> bool) -> Vec<u64> {
 }
 
 /// The calls that programs make most, if they make many: those first for whose answers they wait longest.
-pub const LIKELY: [i64; 13] = [
+pub const LIKELY: [i64; 15] = [
     libc::SYS_openat,
     libc::SYS_newfstatat,
     libc::SYS_statx,
@@ -78,6 +78,8 @@ pub const LIKELY: [i64; 13] = [
     libc::SYS_fstat,
     libc::SYS_stat,
     libc::SYS_lstat,
+    libc::SYS_write,
+    libc::SYS_writev,
 ];
 
 /// Whether call `nr` does not wait, so that its thread may be stopped meanwhile.

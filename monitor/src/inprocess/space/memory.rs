@@ -80,16 +80,16 @@ impl State {
         }
     }
 
-    /// The address at which the process of `tid` is to map memory for stubs, if a library needs some.
-    pub(super) fn ask_for_stub_memory(&mut self, tid: i32) -> Option<u64> {
-        let mut areas = self.areas.iter();
-        let area = areas.find(|area| !area.placed.has_memory())?;
+    /// The address at which the process of `tid` is to map memory for the stubs of an area, if that has none so far.
+    pub(super) fn ask_for_stub_memory(&mut self, tid: i32, index: usize) -> Option<u64> {
+        let area = self.areas.get(index);
+        let area = area.filter(|area| !area.placed.is_written)?;
         self.stub_memory = StubMemory::Asked;
         let mappings = mappings::all(tid).ok()?;
         free_address(&mappings, &area.placed.code(), STUB_MEMORY_LEN)
     }
 
-    /// Gives the area memory for its stubs, if it needs some and there is some.
+    /// Gives the area memory for its stubs, if there is some and it has none so far.
     pub(super) fn give_memory(&mut self, index: usize) {
         let (StubMemory::At(rest), Some(area)) = (&mut self.stub_memory, self.areas.get_mut(index))
         else {
@@ -117,7 +117,9 @@ impl Space {
         if calls <= constants.stubs_after || state.is_off || state.has_threads {
             return None;
         }
-        state.ask_for_stub_memory(tid)
+        let mut areas = state.areas.iter();
+        let index = areas.position(|area| !area.placed.has_memory())?;
+        state.ask_for_stub_memory(tid, index)
     }
 
     /// Thread `tid`, which is stopped and the only one that has run in this memory, has mapped memory for stubs at `address`.

@@ -200,11 +200,15 @@ impl Space {
             state.areas.push(area);
         }
         state.give_memory(index);
-        state.patch(constants, (tid, self.owner), index, Area::likely);
-        match state.stub_memory {
-            StubMemory::Missed(_) => state.ask_for_stub_memory(tid),
+        // Rather than in the padding, which has space for few stubs, and not for the dispatch.
+        let address = match state.stub_memory {
+            StubMemory::Missed(_) => state.ask_for_stub_memory(tid, index),
             StubMemory::Asked | StubMemory::At(_) => None,
+        };
+        if address.is_none() {
+            state.patch(constants, (tid, self.owner), index, Area::likely);
         }
+        address
     }
 }
 
