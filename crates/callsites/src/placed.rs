@@ -209,6 +209,23 @@ impl Placed {
         tracee::write_all_forced(tid, &pieces)
     }
 
+    /// Takes back all patches in the process of `tid`, which must not run in the library or its stubs. These stay where they are.
+    pub fn unpatch(&mut self, tid: i32) -> Result<(), Errno> {
+        let originals: Vec<_> = self
+            .patched
+            .iter()
+            .map(|site| (self.base + site.at, site.bytes()))
+            .collect();
+        let pieces: Vec<_> = originals
+            .iter()
+            .map(|(at, bytes)| (*at, bytes.as_slice()))
+            .collect();
+        tracee::write_all_forced(tid, &pieces)?;
+        self.patched.clear();
+        self.is_written = false;
+        Ok(())
+    }
+
     /// EBUSY unless the library in memory is the one that was analysed, and the memory of the stubs is unused.
     fn verify(&self, tid: i32) -> Result<(), Errno> {
         let (id_at, id) = &self.library.build_id;

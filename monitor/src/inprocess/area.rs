@@ -269,13 +269,27 @@ impl Area {
 
     /// Whether the stub of `site` can be in the memory for stubs: the padding has no dispatch.
     pub fn has_place_for(&self, site: &Site) -> bool {
-        site.nr != ANY || self.placed.common() > stub::common().len()
+        site.nr != ANY || self.has_own_memory()
+    }
+
+    /// Whether stubs are in memory of their own.
+    pub fn has_own_memory(&self) -> bool {
+        self.placed.common() > stub::common().len()
     }
 
     /// Puts the stubs into `memory`, if there are none so far and jumps reach it. Whether that was done.
     pub fn use_memory(&mut self, memory: Range<u64>) -> bool {
         let common = stub::common_and_dispatch().len();
         !self.placed.is_written && self.placed.use_memory(memory, common).is_ok()
+    }
+
+    /// Takes back the patches that lead into the padding, if the library has sites that need the dispatch. Nothing runs in the memory of `tid`.
+    pub fn leave_padding(&mut self, tid: i32) {
+        let needs_dispatch = self.placed.library.sites.iter().any(|site| site.nr == ANY);
+        if self.placed.is_written && !self.has_own_memory() && needs_dispatch {
+            // A process that has died has no patches.
+            let _ = self.placed.unpatch(tid);
+        }
     }
 
     /// The sites that would have been patched if there had been memory for their stubs, by address.

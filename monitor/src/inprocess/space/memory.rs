@@ -80,10 +80,10 @@ impl State {
         }
     }
 
-    /// The address at which the process of `tid` is to map memory for the stubs of an area, if that has none so far.
+    /// The address at which the process of `tid` is to map memory for the stubs of an area, if that has none of its own.
     pub(super) fn ask_for_stub_memory(&mut self, tid: i32, index: usize) -> Option<u64> {
         let area = self.areas.get(index);
-        let area = area.filter(|area| !area.placed.is_written)?;
+        let area = area.filter(|area| !area.has_own_memory())?;
         self.stub_memory = StubMemory::Asked;
         let mappings = mappings::all(tid).ok()?;
         free_address(&mappings, &area.placed.code(), STUB_MEMORY_LEN)
@@ -130,6 +130,10 @@ impl Space {
         }
         state.stub_memory = StubMemory::At(address..address + STUB_MEMORY_LEN);
         let sites = if state.has_threads {
+            // All of them move, for these are patched now or never.
+            for area in &mut state.areas {
+                area.leave_padding(tid);
+            }
             Area::likely
         } else {
             Area::overdue
