@@ -1,14 +1,14 @@
 //! Calls answered inside the tracee: calls that concern no mount run natively, without a notification.
 //!
 //! In a process that makes many calls a site of libc or its loader (`goanna-callsites`) is patched, when it is used for the second time, to
-//! jump to a stub (`goanna_sys::stub`) behind the library's code. The stub makes the call under a cookie that the seccomp filter lets pass,
+//! jump to a stub (`goanna_sys::stub`) behind the library's code, or in memory that the process maps for stubs ([ADR 0143](../../../docs/decisions/0143-memory-for-stubs.md)). The stub makes the call under a cookie that the seccomp filter lets pass,
 //! and keeps the result only where the monitor would have passed the call on; otherwise it continues with the site's
 //! `syscall`, which notifies. Code that is not patched notifies as well, so patching is never needed for a right answer. The rules and their reasons are in docs/decisions/0053.
 //!
 //! * `calls` says which calls have stubs, and what each must look at.
 //! * `goanna-callsites` analyses a library; `libraries` keeps what it finds, for the run.
 //! * A process of a run that makes many calls gets stubs of its loader when it begins ([ADR 0125](../../../docs/decisions/0125-stubs-of-the-loader.md)).
-//! * A process that starts its second thread gets all stubs of libc before that ([ADR 0142](../../../docs/decisions/0142-stubs-in-processes-with-threads.md)).
+//! * A process that starts its second thread gets all likely stubs of libc before that ([ADR 0142](../../../docs/decisions/0142-stubs-in-processes-with-threads.md)).
 //! * `area` makes the bytes, and `space` keeps what is in an address space.
 //! * [`run_map`] is the map of attributes from which stubs answer for files in a store, `shared` fills it; or for files of the host in a mount, `on_host` fills it then.
 //! * A process that often writes to files of a store gets an area for grants, by which it writes without the monitor

@@ -1,5 +1,5 @@
-# What answers system calls inside a tracee. The monitor copies it into the zero padding behind a library's code; see mod.rs for the
-# layout, and docs/decisions/0053 for the rules. It needs no stack of its own, and no state but the data at its end. The frame is described in frame.S.
+# What answers system calls inside a tracee. The monitor copies it into the zero padding behind a library's code, or into memory that the
+# process maps for it (docs/decisions/0143); see mod.rs for the layout, and docs/decisions/0053 for the rules. It needs no stack of its own, and no state but the data at its end. The frame is described in frame.S.
 
 # Labels begin with .Lstub_: with link-time optimisation all code of the program is one assembly, where a label `open` hides libc's.
 	.section .rodata.goanna_stub, "a", @progbits
