@@ -82,12 +82,6 @@ pub const LIKELY: [i64; 15] = [
     libc::SYS_writev,
 ];
 
-/// Whether call `nr` does not wait, so that its thread may be stopped meanwhile.
-pub fn is_brief(nr: u32) -> bool {
-    use kind::{COPY, DESCRIPTOR, OPEN, REQUEST};
-    kind_of(nr).is_some_and(|kind| kind & (OPEN | DESCRIPTOR | REQUEST | COPY) == 0)
-}
-
 /// What a stub must look at for call `nr`; `None` for a call that has none.
 pub fn kind_of(nr: u32) -> Option<u32> {
     let found = KINDS

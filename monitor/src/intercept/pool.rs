@@ -120,18 +120,25 @@ fn answer(pool: &Pool, contended: bool, notification: &Notification) {
         let _ = listener.reply(notification.id, Reply::Value(opens::AT_SITE));
         return;
     }
+    let (tid, id) = (notification.tid, notification.id);
+    let is_passed_on = matches!(outcome, Ok(Answer::PassOn));
+    let takes_stubs = (is_passed_on || matches!(outcome, Ok(Answer::Value(_))))
+        && monitor.in_process.offer_stubs(monitor, tid);
+    // The thread is not to be stopped in the kernel's call. So it begins that again afterwards.
+    if takes_stubs && is_passed_on {
+        let _ = listener.reply(id, Reply::Value(ERESTARTNOINTR));
+        return;
+    }
     monitor.observers.handled(nr, &outcome);
     monitor
         .in_process
         .watch_mount_points(monitor, notification.tid);
-    let (tid, id) = (notification.tid, notification.id);
-    if matches!(outcome, Ok(Answer::Value(_) | Answer::PassOn)) {
-        monitor.in_process.offer_stub_memory(monitor, tid, nr);
-    }
-    if matches!(
+    let may_map = matches!(
         outcome,
         Ok(Answer::Value(_)) | Err(FsError::Errno(Errno::ENOENT))
-    ) {
+    );
+    // One script at a time.
+    if may_map && !takes_stubs {
         monitor.in_process.offer_memory(monitor, listener, tid, id);
     }
     let outcome = monitor

@@ -11,7 +11,7 @@ use goanna_sys::stub;
 
 use super::run_map::RunMap;
 use super::space::STUB_MEMORY_LEN;
-use super::{InProcess, Thread, calls};
+use super::{InProcess, Thread};
 use crate::Monitor;
 use crate::ptracer::inject::map;
 use crate::ptracer::mailbox::{MapRequest, Message};
@@ -22,24 +22,19 @@ impl InProcess {
         self.map_is_due.load(Ordering::Relaxed) || self.area_is_due.load(Ordering::Relaxed)
     }
 
-    /// Gives the process of `tid` memory for stubs, if that is due. The thread waits in a call, which is brief, and maps the memory before it returns to its program.
-    pub fn offer_stub_memory(&self, monitor: &Arc<Monitor>, tid: i32, nr: u32) {
+    /// Gives the process of `tid` memory for stubs, if that is due. The thread waits in a call, which is answered next. If this returns true, the thread stops behind the
+    /// call and maps the memory.
+    pub fn offer_stubs(&self, monitor: &Arc<Monitor>, tid: i32) -> bool {
         let Some(constants) = &self.constants else {
-            return;
+            return false;
         };
-        if !self.stubs_are_due.load(Ordering::Relaxed) || !calls::is_brief(nr) {
-            return;
+        if !self.stubs_are_due.load(Ordering::Relaxed) {
+            return false;
         }
         self.stubs_are_due.store(false, Ordering::Relaxed);
         let thread = self.thread(tid).filter(|thread| !thread.is_guest);
         let at = thread.and_then(|thread| thread.space.takes_stub_memory(constants, tid));
-        let Some(at) = at else { return };
-        let request = MapRequest {
-            tid,
-            script: map_stubs(monitor, at),
-            accepted: Arc::default(),
-        };
-        monitor.mailbox.post(Message::MapMemory(Box::new(request)));
+        at.is_some_and(|at| request(monitor, tid, map_stubs(monitor, at)))
     }
 
     /// Gives the process of `tid` the map of attributes, or an area for writes, if one is due. The thread waits in call `id`, which is answered next, and
@@ -124,16 +119,23 @@ fn install(
     (file, memory): (BorrowedFd<'_>, map::Memory),
     mapped: map::Mapped,
 ) {
-    let (number, accepted) = (map::Number::default(), Arc::new(AtomicBool::new(false)));
-    let request = MapRequest {
-        tid,
-        script: map::MapMemory::new(Arc::clone(&number), memory, mapped),
-        accepted: Arc::clone(&accepted),
-    };
-    monitor.mailbox.post(Message::MapMemory(Box::new(request)));
-    if accepted.load(Ordering::Acquire)
+    let number = map::Number::default();
+    let script = map::MapMemory::new(Arc::clone(&number), memory, mapped);
+    if request(monitor, tid, script)
         && let Ok(installed) = listener.install_keep(id, file, true, None)
     {
         let _ = number.set(installed);
     }
+}
+
+/// Whether thread `tid`, which waits in a call, will run `script` when that has its answer.
+fn request(monitor: &Monitor, tid: i32, script: map::MapMemory) -> bool {
+    let accepted = Arc::new(AtomicBool::new(false));
+    let request = MapRequest {
+        tid,
+        script,
+        accepted: Arc::clone(&accepted),
+    };
+    monitor.mailbox.post(Message::MapMemory(Box::new(request)));
+    accepted.load(Ordering::Acquire)
 }
