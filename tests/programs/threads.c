@@ -14,6 +14,13 @@ static char in_top[PATH_MAX], in_host[PATH_MAX], dir_in_top[PATH_MAX];
 static volatile int stop;
 static volatile sig_atomic_t handled, wrong_in_handler;
 
+static long size_of(const char *path)
+{
+	struct stat meta;
+
+	return stat(path, &meta) < 0 ? -errno : meta.st_size;
+}
+
 static long entries(const char *path)
 {
 	DIR *dir = opendir(path);
@@ -214,6 +221,42 @@ static void writers(void)
 	MUST(unlink("common"));
 }
 
+static void *looks_meanwhile(void *unused)
+{
+	while (!stop) {
+		size_of("five");
+		access("none", F_OK);
+		close(open("five", O_RDONLY));
+	}
+	return NULL;
+}
+
+/* One thread goes from directory to directory, while others look for the same names from there. What they find in one directory must not be known of the other. */
+static void directories(void)
+{
+	long wrong = 0;
+
+	for (int round = 0; round < 20; round++) {
+		pthread_t threads[2];
+
+		stop = 0;
+		for (int i = 0; i < 2; i++)
+			MUST(pthread_create(&threads[i], NULL, looks_meanwhile, NULL));
+		for (int i = 0; i < 40; i++) {
+			MUST(chdir("dir"));
+			wrong += size_of("five") != -ENOENT;
+			MUST(chdir(".."));
+			wrong += size_of("five") != 5;
+		}
+		stop = 1;
+		for (int i = 0; i < 2; i++)
+			pthread_join(threads[i], NULL);
+		for (int i = 0; i < 3; i++)
+			wrong += size_of("five") != 5;
+	}
+	T("wrong directories", wrong);
+}
+
 static pthread_barrier_t moved;
 
 /* Works in the mount, while the others work on the host. */
@@ -313,6 +356,7 @@ static void faults(void)
 	long found = 0, faults = 0, other = 0;
 	pthread_t thread;
 
+	stop = 0;
 	page = (char *)MUST(mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 	stpcpy(page, in_top);
 	MUST(pthread_create(&thread, NULL, protects, NULL));
@@ -360,6 +404,7 @@ static void steps(void)
 	together();
 	writers();
 	leaders();
+	directories();
 	faults();
 	own_directory();
 	unlink(link);

@@ -77,7 +77,7 @@ impl RunMap {
             return None;
         }
         let from = if start.is_relative {
-            let (_, directory) = call.start_identity(dirfd).ok()?;
+            let directory = self.start_object(call, dirfd, &start)?;
             self.map().start_on_host(self.run(), directory)
         } else {
             self.run()

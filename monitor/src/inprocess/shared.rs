@@ -70,10 +70,19 @@ impl RunMap {
     fn share_start(&self, call: &Call<'_>, dirfd: i32, start: &Start) -> Option<()> {
         if start.is_relative {
             let attributes = attributes(self.mount.as_ref()?)?;
-            let (_, object) = call.start_identity(dirfd).ok()?;
+            let object = self.start_object(call, dirfd, start)?;
             attributes.share_object(&start.node, self.run(), object);
         }
         Some(())
+    }
+
+    /// The inode number of the host object where a relative path starts. `None` if another thread has changed the working directory since `start` was looked up.
+    pub(super) fn start_object(&self, call: &Call<'_>, dirfd: i32, start: &Start) -> Option<u64> {
+        let identity = call.start_identity(dirfd).ok()?;
+        let shadow = call.monitor.shadows.find(identity)?;
+        let place = shadow.place();
+        let is_start = self.has(&place.mount) && place.node.ino() == start.node.ino();
+        is_start.then_some(identity.1)
     }
 
     /// Puts `path` into the map if it was asked for before; else, if `looks_ahead`, what follows it in its directory.
