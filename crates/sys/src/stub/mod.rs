@@ -350,10 +350,14 @@ pub fn map_code() -> &'static [u8] {
     unsafe { between(&raw const goanna_map_start, &raw const goanna_map_end) }
 }
 
+/// The offset of a symbol from the start of the common code.
+fn in_common(symbol: *const u8) -> usize {
+    symbol.addr() - (&raw const goanna_stub_start).addr()
+}
+
 /// The parts of [`common`].
 pub fn layout() -> Layout {
-    let start = (&raw const goanna_stub_start).addr();
-    let at = |symbol: *const u8| symbol.addr() - start;
+    let at = in_common;
     Layout {
         enter: at(&raw const goanna_stub_enter),
         saved: at(&raw const goanna_stub_saved),
@@ -379,13 +383,11 @@ pub fn layout() -> Layout {
 
 /// The parts of the dispatch.
 pub fn dispatch_layout() -> DispatchLayout {
-    let start = (&raw const goanna_stub_start).addr();
-    let at = |symbol: *const u8| symbol.addr() - start;
     DispatchLayout {
-        start: at(&raw const goanna_stub_dispatch),
-        other_jump: at(&raw const goanna_stub_other_jump),
-        kinds: at(&raw const goanna_stub_kinds),
-        end: at(&raw const goanna_stub_dispatch_end),
+        start: in_common(&raw const goanna_stub_dispatch),
+        other_jump: in_common(&raw const goanna_stub_other_jump),
+        kinds: in_common(&raw const goanna_stub_kinds),
+        end: in_common(&raw const goanna_stub_dispatch_end),
     }
 }
 

@@ -2,7 +2,6 @@
 #![allow(unsafe_code, reason = "ioctl(2) with PROCMAP_QUERY")]
 
 use std::fs::File;
-use std::io::Read;
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
@@ -51,17 +50,12 @@ const NEXT_FILE: u64 = 0x10 | 0x20;
 /// The mappings of files by thread `tid` that have an address in `start..end`, in order. ESRCH, EACCES.
 pub fn of_range(tid: i32, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
     let path = format!("/proc/{tid}/maps");
-    let errno = |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    let mut maps = File::open(path).map_err(errno)?;
+    let maps = File::open(path).map_err(errno)?;
     match queried(&maps, start, end) {
         Err(Errno::ENOTTY) => {
-            let mut text = Vec::new();
-            maps.read_to_end(&mut text).map_err(errno)?;
-            let lines = String::from_utf8_lossy(&text);
-            let all = lines.lines().filter_map(parsed);
-            Ok(all
-                .filter(|mapping| mapping.ino != 0 && mapping.start < end && mapping.end > start)
-                .collect())
+            let mut found = all(tid)?;
+            found.retain(|mapping| mapping.ino != 0 && mapping.start < end && mapping.end > start);
+            Ok(found)
         }
         other => other,
     }
@@ -69,16 +63,23 @@ pub fn of_range(tid: i32, start: u64, end: u64) -> Result<Vec<Mapping>, Errno> {
 
 /// All mappings of thread `tid`, in order; where they have no file, the inode number is 0. ESRCH, EACCES.
 pub fn all(tid: i32) -> Result<Vec<Mapping>, Errno> {
-    let text = std::fs::read(format!("/proc/{tid}/maps"));
-    let text = text.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let text = text(tid)?;
     let text = String::from_utf8_lossy(&text);
     Ok(text.lines().filter_map(parsed).collect())
 }
 
+fn text(tid: i32) -> Result<Vec<u8>, Errno> {
+    let text = std::fs::read(format!("/proc/{tid}/maps"));
+    text.map_err(errno)
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
 /// The path of the file that thread `tid` maps at `address`, as /proc shows it. ENOENT.
 pub fn path_at(tid: i32, address: u64) -> Result<Vec<u8>, Errno> {
-    let text = std::fs::read(format!("/proc/{tid}/maps"));
-    let text = text.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    let text = text(tid)?;
     for line in text.split(|&byte| byte == b'\n') {
         let mapping = std::str::from_utf8(line).ok().and_then(parsed);
         let is_there =

@@ -179,26 +179,21 @@ impl Space {
         library: impl FnOnce(&Mapping) -> Examined,
     ) -> Option<u64> {
         let mut state = self.state.lock();
-        if std::mem::replace(&mut state.has_threads, true) {
+        if state.has_threads {
             return None;
         }
+        let index = if state.is_off {
+            None
+        } else {
+            state.area_around(tid, ip, library)
+        };
+        state.has_threads = true;
         // The area has one writer.
         if !matches!(state.writes, Writes::Never) {
             state.writes = Writes::Never;
             state.set_map_words(constants, tid, self.owner);
         }
-        if state.is_off {
-            return None;
-        }
-        let mut known = state.areas.iter();
-        let known = known.position(|area| area.placed.code().contains(&ip));
-        let index = known.unwrap_or(state.areas.len());
-        if known.is_none() {
-            let Located::Area(area) = locate(tid, ip, None, library) else {
-                return None;
-            };
-            state.areas.push(area);
-        }
+        let index = index?;
         state.give_memory(index);
         // Rather than in the padding, which has space for few stubs, and not for the dispatch.
         let address = match state.stub_memory {
