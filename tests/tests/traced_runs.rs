@@ -1,4 +1,5 @@
-//! `amino run --trace FILE` (through aminod) and `goanna run --trace FILE`: the trace has each call of the program once, with its result.
+//! `amino run --trace FILE` (through aminod) and `goanna run --trace FILE`: the trace has each call of the program once, with its result. And `goanna-trace` records calls inside programs with other C
+//! libraries.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use std::process::Command;
 
 use goanna_skip::{Facility, skip};
 use goanna_syscalls::by_name;
-use goanna_tests::{Backend, Place, finish, in_every_place, program};
+use goanna_tests::{Backend, Place, fill_padding, finish, in_every_place, program};
 use serde_json::Value as Json;
 
 in_every_place! {
@@ -18,15 +19,20 @@ in_every_place! {
     cpus => programs_have_their_own_cpus_whenever_they_ask;
 }
 
-/// The records of a trace.
-fn records(trace: &Path) -> Vec<Json> {
+/// The program `goanna-trace`.
+fn tool() -> PathBuf {
     let own = std::env::current_exe().unwrap();
     let tool = own.ancestors().nth(2).unwrap().join("goanna-trace");
     assert!(
         tool.is_file(),
         "build it with: cargo build --workspace --bins"
     );
-    let output = Command::new(tool)
+    tool
+}
+
+/// The records of a trace.
+fn records(trace: &Path) -> Vec<Json> {
+    let output = Command::new(tool())
         .args(["export", "--format", "json", "-o", "-"])
         .arg(trace)
         .output()
@@ -212,5 +218,39 @@ fn programs_have_their_own_cpus_whenever_they_ask(place: Place) {
     for round in 0..3 {
         let traced = answers(&format!("{round}"), &mut place.run_with(&options));
         assert_eq!(traced, native);
+    }
+}
+
+/// Where there is no space behind the code of the C library, the code of its sites is in memory of its own.
+#[test]
+fn calls_are_recorded_in_programs_with_other_c_libraries() {
+    let place = Place::pass();
+    let program = program("unstopped", &place.path("."), false);
+    for kind in ["usual", "without space"] {
+        let dir = place.make_dir("lib");
+        let library = dir.join("libc.so.6");
+        fs::copy("/lib/x86_64-linux-gnu/libc.so.6", &library).unwrap();
+        if kind == "without space" {
+            fill_padding(&library);
+        }
+        let trace = place.path("trace");
+        let mut command = Command::new(tool());
+        command.arg("-o").arg(&trace).arg("--").arg(&program);
+        let ended = finish(command.env("LD_LIBRARY_PATH", &dir)).expect(0);
+        let waits: u64 = ended.text().trim().parse().unwrap();
+        // Without the recorder, 3,120 calls stop twice each.
+        assert!(waits < 300, "{kind}: {waits}");
+        let records = records(&trace);
+        for (name, path) in [
+            ("statx", "/etc/passwd"),
+            ("access", "/etc/passwd"),
+            ("faccessat", "/etc/passwd"),
+            ("openat", "/etc/passwd"),
+            ("unlink", "/etc/none"),
+        ] {
+            let is_one = |record: &&Json| record["message"] == name && record["pathname"] == path;
+            let recorded = records.iter().filter(is_one).count();
+            assert_eq!(recorded, 300, "{kind}: {name}");
+        }
     }
 }

@@ -193,7 +193,7 @@ impl Placed {
                     .filter(|bytes| bytes.starts_with(&site.bytes()))
                     .ok_or(Errno::EBUSY)?;
                 let jump = jump_bytes(at, here).ok_or(Errno::ERANGE)?;
-                for (byte, new) in bytes.iter_mut().zip(jump) {
+                for (byte, new) in bytes.iter_mut().zip(site.patched_with(jump)) {
                     *byte = new;
                 }
                 code.extend_from_slice(&site_code(self, site, here).ok_or(Errno::ERANGE)?);

@@ -14,7 +14,7 @@ pub(crate) const JUMP: u64 = 5;
 /// The bytes of `mov $nr,%eax`.
 const MOV: u64 = 5;
 /// The most bytes of a site.
-const SITE_MAX: u64 = 10;
+const SITE_MAX: u64 = 15;
 /// `xor %eax,%eax`, which stands for `mov $0,%eax`.
 const SET_ZERO: [u8; 2] = [0x31, 0xc0];
 /// `cmp $-4096,%rax`
@@ -31,6 +31,16 @@ const MOVES: [[u8; 4]; 3] = [
     [0x4c, 0x8b, 0x4c, 0x24],
     [0x4c, 0x89, 0x5c, 0x24],
 ];
+/// `mov 16(%rbp),%rax`, without its last byte, which is the distance from rbp.
+const MOVE_OF_FRAME: [u8; 3] = [0x48, 0x8b, 0x45];
+/// Instructions that do nothing, which compilers put in front of targets of branches.
+const NOPS: [&[u8]; 5] = [
+    &[0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+    &[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0],
+    &[0x0f, 0x1f, 0x80, 0, 0, 0, 0],
+    &[0x66, 0x0f, 0x1f, 0x44, 0, 0],
+    &[0x0f, 0x1f, 0x44, 0, 0],
+];
 /// Reach of a short branch, in bytes.
 const SHORT: u64 = 130;
 
@@ -39,7 +49,7 @@ const SHORT: u64 = 130;
 pub struct Site {
     /// The address of the instruction that becomes a jump, from the library's base.
     pub at: u64,
-    /// The call's number. [`ANY`] for one of [`Form::Shared`].
+    /// The call's number. [`ANY`] for one of [`Form::Shared`] and [`Form::Framed`].
     pub nr: u32,
     /// What the caller's [`KindOf`] says of the call; 0 for [`ANY`].
     pub kind: u32,
@@ -57,6 +67,14 @@ pub enum Form {
     /// An instruction that moves a word between the stack and a register; and `syscall`, of whatever number is in rax then. The jump replaces the former. glibc's syscall(2) has
     /// `mov 8(%rsp),%r9` there. Since 2.41 its cancellable calls have `mov 16(%rsp),%rax`, or `mov %r11,8(%rsp)` in a process with threads.
     Shared([u8; JUMP as usize]),
+    /// The same with frame pointers: an instruction of four bytes moves a word of the caller's frame to rax, too few for a jump that reaches the stub. This jump replaces the nop in front, and a short
+    /// one, to that, replaces the instruction.
+    Framed {
+        /// The bytes of the nop.
+        nop: &'static [u8],
+        /// The instruction.
+        moves: [u8; 4],
+    },
     /// `xor %eax,%eax; syscall; cmp $-4096,%rax`, of read(2), whose number is 0. The jump replaces the first two, and a part of the third. So a site of this form must
     /// not be patched while a thread is in the call, or a signal's handler may return there.
     Zero,
@@ -67,6 +85,8 @@ pub enum Form {
 pub enum Moves {
     /// A word of the stack to rax.
     ToRax,
+    /// A word at a distance from rbp to rax.
+    OfFrameToRax,
     /// A word of the stack to r9.
     ToR9,
     /// r11 to the stack.
@@ -74,11 +94,16 @@ pub enum Moves {
 }
 
 impl Form {
-    /// What the instruction of a shared site moves, and the distance of the word from rsp.
+    /// What the instruction of a shared site moves, and the distance of the word from rsp, or from rbp.
     pub fn moves(self) -> Option<(Moves, i8)> {
         const ALL: [Moves; 3] = [Moves::ToRax, Moves::ToR9, Moves::FromR11];
-        let Self::Shared([moves @ .., distance]) = self else {
-            return None;
+        let (moves, distance) = match self {
+            Self::Shared([moves @ .., distance]) => (moves, distance),
+            Self::Framed { moves, .. } => {
+                let [.., distance] = moves;
+                return Some((Moves::OfFrameToRax, distance.cast_signed()));
+            }
+            Self::Number | Self::Directory | Self::Zero => return None,
         };
         let kind = MOVES.iter().position(|known| *known == moves)?;
         Some((*ALL.get(kind)?, distance.cast_signed()))
@@ -88,8 +113,8 @@ impl Form {
 impl Site {
     /// The site, of which this number and kind are those of a call that was made there.
     pub fn called(self, nr: u32, kind: u32) -> Self {
-        match self.form {
-            Form::Shared(_) => Self { nr, kind, ..self },
+        match self.nr {
+            ANY => Self { nr, kind, ..self },
             _ => self,
         }
     }
@@ -105,14 +130,47 @@ impl Site {
             Form::Number => [&[0xb8], self.nr.to_le_bytes().as_slice(), &SYSCALL].concat(),
             Form::Directory => [SET_DIRECTORY.as_slice(), &SYSCALL].concat(),
             Form::Shared(moves) => [moves.as_slice(), &SYSCALL].concat(),
+            Form::Framed { nop, moves } => [nop, &moves, &SYSCALL].concat(),
             Form::Zero => [SET_ZERO.as_slice(), &SYSCALL, &COMPARE].concat(),
         }
+    }
+
+    /// What the program does no more where the site is patched.
+    pub fn replaced(&self) -> Vec<u8> {
+        match self.form {
+            Form::Framed { moves, .. } => moves.to_vec(),
+            Form::Zero => SET_ZERO.to_vec(),
+            Form::Number | Form::Directory | Form::Shared(_) => {
+                let mut bytes = self.bytes();
+                bytes.truncate(MOV as usize);
+                bytes
+            }
+        }
+    }
+
+    /// The bytes of the site with `jump` in it.
+    pub(crate) fn patched_with(&self, jump: [u8; JUMP as usize]) -> Vec<u8> {
+        /// A short jump, whose second byte is the distance from behind it.
+        const SHORT_JUMP: u8 = 0xeb;
+        let mut bytes = self.bytes();
+        for (byte, new) in bytes.iter_mut().zip(jump) {
+            *byte = new;
+        }
+        if let Form::Framed { nop, .. } = self.form {
+            let back = (nop.len() as u8 + 2).wrapping_neg();
+            let moving = bytes.iter_mut().skip(nop.len());
+            for (byte, new) in moving.zip([SHORT_JUMP, back]) {
+                *byte = new;
+            }
+        }
+        bytes
     }
 
     /// The address of the call's instruction, from the library's base.
     fn call(&self) -> u64 {
         match self.form {
             Form::Number | Form::Directory | Form::Shared(_) => self.at + MOV,
+            Form::Framed { nop, moves } => self.at + (nop.len() + moves.len()) as u64,
             Form::Zero => self.at + SET_ZERO.len() as u64,
         }
     }
@@ -125,7 +183,9 @@ impl Site {
     /// The end of the site, from the library's base.
     pub fn end(&self) -> u64 {
         match self.form {
-            Form::Number | Form::Directory | Form::Shared(_) => self.behind_call(),
+            Form::Number | Form::Directory | Form::Shared(_) | Form::Framed { .. } => {
+                self.behind_call()
+            }
             Form::Zero => self.behind_call() + COMPARE.len() as u64,
         }
     }
@@ -135,6 +195,7 @@ impl Site {
         let mut all = vec![self.at, self.call()];
         match self.form {
             Form::Number | Form::Shared(_) => {}
+            Form::Framed { nop, .. } => all.push(self.at + nop.len() as u64),
             Form::Directory => {
                 let pass_path = self.at - PASS_PATH.len() as u64;
                 all.splice(..0, [pass_path - MOV, pass_path]);
@@ -144,14 +205,22 @@ impl Site {
         all
     }
 
-    /// The addresses that must not be the target of a branch: from the second byte of these instructions on. A branch to the call itself is allowed unless it
-    /// needs a register that they set, or the call is replaced.
-    fn unbranched(&self) -> Range<u64> {
+    /// The addresses among which a branch may lead into the site, but for [`Site::allows`].
+    fn inside(&self) -> Range<u64> {
         match self.form {
             Form::Number | Form::Shared(_) => self.at + 1..self.at + MOV,
+            Form::Framed { .. } => self.at + 1..self.call(),
             Form::Directory => self.at - PASS_PATH.len() as u64 - MOV + 1..self.at + MOV + 1,
             Form::Zero => self.at + 1..self.end(),
         }
+    }
+
+    /// Whether `target` may be that of a branch: it is not behind the first byte of what is replaced. A branch to the call itself is allowed unless it needs a register that is set before, or the
+    /// call is replaced.
+    fn allows(&self, target: u64) -> bool {
+        let is_moving =
+            matches!(self.form, Form::Framed { nop, .. } if target == self.at + nop.len() as u64);
+        is_moving || !self.inside().contains(&target)
     }
 }
 
@@ -169,16 +238,13 @@ pub(crate) fn sites(
         })
         .collect();
     candidates.retain(|site| is_decoded(text, base, functions, site));
-    let starts: BTreeMap<u64, Range<u64>> = candidates
-        .iter()
-        .map(|site| (site.at, site.unbranched()))
-        .collect();
+    let starts: BTreeMap<u64, Site> = candidates.iter().map(|site| (site.at, *site)).collect();
     let hit = |target: u64| {
         let near = starts.range(target.saturating_sub(SITE_MAX)..target.saturating_add(SHORT));
-        let mut hit = near.filter(|(_, range)| range.contains(&target));
+        let mut hit = near.filter(|(_, site)| !site.allows(target));
         hit.next().map(|(site, _)| *site)
     };
-    let blocks = Blocks::containing(starts.values(), text.len(), base);
+    let blocks = Blocks::containing(starts.values().map(Site::inside), text.len(), base);
     let mut branched: BTreeSet<u64> = long_branches(text, base)
         .filter(|target| blocks.has(*target))
         .filter_map(hit)
@@ -217,6 +283,17 @@ fn candidate(text: &[u8], behind: &[u8], base: u64, kind_of: KindOf<'_>) -> Opti
     }
     if MOVES.iter().any(|moves| mov.starts_with(moves)) {
         let (at, form) = (base + before.len() as u64, Form::Shared(*mov));
+        let (nr, kind) = (ANY, 0);
+        return Some(Site { at, nr, kind, form });
+    }
+    if let Some((before, moves)) = text.split_last_chunk::<4>()
+        && moves.starts_with(&MOVE_OF_FRAME)
+        && let Some(nop) = NOPS.into_iter().find(|nop| before.ends_with(nop))
+    {
+        let (at, form) = (
+            base + (before.len() - nop.len()) as u64,
+            Form::Framed { nop, moves: *moves },
+        );
         let (nr, kind) = (ANY, 0);
         return Some(Site { at, nr, kind, form });
     }
@@ -290,7 +367,7 @@ impl Blocks {
     const SHIFT: u32 = 4;
 
     /// Each of `ranges` is shorter than a block.
-    fn containing<'a>(ranges: impl Iterator<Item = &'a Range<u64>>, len: usize, base: u64) -> Self {
+    fn containing(ranges: impl Iterator<Item = Range<u64>>, len: usize, base: u64) -> Self {
         let words = (len >> Self::SHIFT) / 64 + 1;
         let mut blocks = Self {
             base,
@@ -392,6 +469,51 @@ mod tests {
         let site = [0x48, 0x8b, 0x44, 0x24, 16, 0x0f, 0x05, 0xc3];
         assert_eq!(found(&[[0xeb, 5].as_slice(), &site].concat()), [0x1002]);
         assert_eq!(found(&[[0xeb, 2].as_slice(), &site].concat()), [0u64; 0]);
+    }
+
+    #[test]
+    fn a_call_with_a_frame_pointer_is_patched_in_the_nop_before_it() {
+        // mov 16(%rbp),%rax; syscall; leave; ret
+        let call = [0x48, 0x8b, 0x45, 16, 0x0f, 0x05, 0xc9, 0xc3];
+        for nop in NOPS {
+            let text = [nop, &call].concat();
+            let whole = 0x1000..0x1000 + text.len() as u64;
+            let [site] = sites(&text, 0x1000, std::slice::from_ref(&whole), &kind_of)[..] else {
+                panic!("{nop:x?}");
+            };
+            assert_eq!(site.form.moves(), Some((Moves::OfFrameToRax, 16)));
+            assert_eq!((site.at, site.makes(257)), (0x1000, true));
+            assert_eq!(site.behind_call(), 0x1000 + nop.len() as u64 + 6);
+            assert_eq!(
+                (site.bytes(), site.end()),
+                (text[..nop.len() + 6].to_vec(), site.behind_call())
+            );
+            let patched = site.patched_with([0xe9, 1, 2, 3, 4]);
+            assert_eq!(patched[..5], [0xe9, 1, 2, 3, 4]);
+            let mut decoder =
+                Decoder::with_ip(64, &patched[nop.len()..], 0x1000 + nop.len() as u64, 0);
+            assert_eq!(decoder.decode().near_branch_target(), 0x1000);
+            assert_eq!(patched[nop.len() + 4..], SYSCALL);
+            // jmp to the nop, into it, to the instruction, into that, and to the syscall.
+            let behind = |distance: usize| [&[0xeb, distance as u8], nop, &call].concat();
+            let len = nop.len();
+            for (distance, expected) in [
+                (0, 1),
+                (1, 0),
+                (len - 1, 0),
+                (len, 1),
+                (len + 1, 0),
+                (len + 4, 1),
+            ] {
+                assert_eq!(
+                    found(&behind(distance)).len(),
+                    expected,
+                    "{nop:x?} {distance}"
+                );
+            }
+        }
+        // Without a nop there is no space for the jump.
+        assert_eq!(found(&[[0x90; 4].as_slice(), &call].concat()), [0u64; 0]);
     }
 
     #[test]

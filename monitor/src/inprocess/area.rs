@@ -139,8 +139,8 @@ fn common_code(
 
 /// The code at `here` for `site` of a library.
 fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
-    if let Form::Shared(moves) = site.form {
-        return shared_site_code(placed, site, moves, here);
+    if site.nr == ANY {
+        return shared_site_code(placed, site, here);
     }
     let parts = stub::site_layout();
     let mut code = stub::site().to_vec();
@@ -155,7 +155,7 @@ fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
     )?;
     let from_cwd = match site.form {
         Form::Directory => kind::FROM_CWD,
-        Form::Number | Form::Shared(_) | Form::Zero => 0,
+        _ => 0,
     };
     put(parts.kind, (site.kind | from_cwd).to_le_bytes())?;
     put(parts.number, site.nr.to_le_bytes())?;
@@ -164,20 +164,15 @@ fn site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
     Some(code)
 }
 
-/// The code at `here` for `site`, which several calls have in common, and whose first instruction is `moves`.
-fn shared_site_code(placed: &Placed, site: &Site, moves: [u8; 5], here: u64) -> Option<Vec<u8>> {
-    /// In the byte that says how the operand is given: the distance has one byte, or four.
-    const SIZES: u8 = 0xc0;
+/// The code at `here` for `site`, which several calls have in common.
+fn shared_site_code(placed: &Placed, site: &Site, here: u64) -> Option<Vec<u8>> {
     let parts = stub::shared_site_layout();
     let mut code = stub::shared_site().to_vec();
     let mut put = |end: usize, value: &[u8]| {
         code.get_mut(end - value.len()..end)?.copy_from_slice(value);
         Some(())
     };
-    let [prefix, opcode, operand, base, at] = moves;
-    put(parts.framed + 4, &[prefix, opcode, operand ^ SIZES, base])?;
-    let at = i32::from(at.cast_signed()) + stub::FRAME as i32;
-    put(parts.moved, &at.to_le_bytes())?;
+    put(parts.moved, &moving(site.form)?)?;
     let back = placed.return_address(site);
     let back = distance(here + parts.return_address as u64, back)?;
     put(parts.return_address, &back)?;
@@ -185,6 +180,23 @@ fn shared_site_code(placed: &Placed, site: &Site, moves: [u8; 5], here: u64) -> 
     put(parts.jump, &distance(here + parts.jump as u64, dispatch)?)?;
     code.resize(stub::site().len(), 0);
     Some(code)
+}
+
+/// The instruction of a shared site that moves a word, below the frame of a stub.
+fn moving(form: Form) -> Option<[u8; 8]> {
+    /// In the byte that says how the operand is given: the distance has one byte, or four.
+    const SIZES: u8 = 0xc0;
+    const NOP: [u8; 4] = [0x0f, 0x1f, 0x40, 0];
+    let (first, second) = match form {
+        Form::Shared([prefix, opcode, operand, base, at]) => {
+            let at = i32::from(at.cast_signed()) + stub::FRAME as i32;
+            ([prefix, opcode, operand ^ SIZES, base], at.to_le_bytes())
+        }
+        // It does not depend on rsp.
+        Form::Framed { moves, .. } => (moves, NOP),
+        Form::Number | Form::Directory | Form::Zero => return None,
+    };
+    [first, second].concat().try_into().ok()
 }
 
 /// Looks into the library with this content.

@@ -357,7 +357,7 @@ fn leave_site(
     let parts = stub::site_layout();
     let shared = stub::shared_site_layout();
     let (framed, saved) = match site.form {
-        Form::Shared(_) => (shared.framed, shared.saved),
+        Form::Shared(_) | Form::Framed { .. } => (shared.framed, shared.saved),
         _ => (parts.framed, parts.saved),
     };
     let inside = offset % size;
@@ -378,9 +378,13 @@ fn move_word(tid: i32, site: &Site, regs: &mut Registers) -> Result<(), Errno> {
     let Some((moves, distance)) = site.form.moves() else {
         return Ok(());
     };
-    let at = regs.rsp.wrapping_add_signed(distance.into());
+    let base = match moves {
+        Moves::OfFrameToRax => regs.rbp,
+        Moves::ToRax | Moves::ToR9 | Moves::FromR11 => regs.rsp,
+    };
+    let at = base.wrapping_add_signed(distance.into());
     match moves {
-        Moves::ToRax => regs.rax = word(tid, at)?,
+        Moves::ToRax | Moves::OfFrameToRax => regs.rax = word(tid, at)?,
         Moves::ToR9 => regs.r9 = word(tid, at)?,
         Moves::FromR11 => tracee::write_all(tid, at, &regs.r11.to_le_bytes())?,
     }

@@ -333,6 +333,7 @@ static void names(void)
 		"directory/inner", "loop", "none/", "/proc/self/cwd/file", "/usr/../none/x", "/none", "//etc///passwd",
 	};
 	struct stat stat_of;
+	struct statx statx_of;
 	char link[256], entries[1024];
 	for (int round = 0; round < 3; round++) {
 		int directory = open("directory", O_RDONLY | O_DIRECTORY);
@@ -357,6 +358,11 @@ static void names(void)
 			fstatat(directory, path, &stat_of, 0);
 			fstatat(directory, path, &stat_of, AT_SYMLINK_NOFOLLOW);
 			fstatat(directory, "", &stat_of, AT_EMPTY_PATH);
+			statx(directory, path, 0, STATX_BASIC_STATS, &statx_of);
+			statx(directory, path, AT_SYMLINK_NOFOLLOW, STATX_SIZE, &statx_of);
+			statx(directory, "", AT_EMPTY_PATH, STATX_ALL, &statx_of);
+			statx(directory, "", 0, STATX_ALL, &statx_of);
+			statx(AT_FDCWD, path, 0, STATX_ALL, NULL);
 			access(path, R_OK);
 			faccessat(directory, path, R_OK, 0);
 			readlink(path, link, sizeof link);

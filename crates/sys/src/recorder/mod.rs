@@ -89,6 +89,10 @@ pub mod shape {
     pub const TEXT: u16 = 0x1000;
     /// Identity and state of the files that the call names are wanted, and where its paths lead.
     pub const FILES: u16 = 0x2000;
+    /// The third argument has `AT_*` flags.
+    pub const EARLY_FLAGS: u16 = 0x4000;
+    /// The fifth argument points to a `struct statx` that the call fills.
+    pub const STATX: u16 = 0x8000;
 }
 
 /// Offsets in the state that a tracer uses, in bytes. Each is a word.

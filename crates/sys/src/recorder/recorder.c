@@ -34,6 +34,10 @@ typedef unsigned long u64;
 #define TEXT 0x1000
 /* The files are wanted, and their names. */
 #define FILES 0x2000
+/* The third argument has AT_* flags. */
+#define EARLY_FLAGS 0x4000
+/* The fifth argument points to a struct statx that the call fills. */
+#define STATX 0x8000
 
 /* What follows in a record. */
 enum item { MEMORY = 1, LINK, PATH_LINK, PARENT_LINK, FILE_STAT, PATH_STAT, NO_LINKS };
@@ -45,6 +49,7 @@ enum item { MEMORY = 1, LINK, PATH_LINK, PARENT_LINK, FILE_STAT, PATH_STAT, NO_L
 #define RECORD_MAX 0x6000
 #define PATH_MAX 4096
 #define STAT_SIZE 144
+#define STATX_SIZE 256
 
 #define AT_FDCWD -100
 #define O_CREAT 0100
@@ -322,8 +327,9 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 	int is_descriptor = shape & DESCRIPTOR && number >= 0;
 	/* Of an open. */
 	u64 flags = output;
+	u64 at_flags = shape & FLAGS ? state->args[3] : shape & EARLY_FLAGS ? state->args[2] : 0;
 	int no_follow = shape & OPENS ? flags & O_NOFOLLOW || (flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL) :
-					shape & NO_FOLLOW || (shape & FLAGS && state->args[3] & AT_SYMLINK_NOFOLLOW);
+					shape & NO_FOLLOW || at_flags & AT_SYMLINK_NOFOLLOW;
 	/* The path is empty. */
 	int is_directory = 0;
 	long opened = -1, result;
@@ -361,7 +367,7 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 				call(SYS_close, opened, 0, 0, 0);
 			opened = -1;
 			is_directory = 1;
-			if (!(shape & FLAGS) || !(state->args[3] & AT_EMPTY_PATH))
+			if (!(at_flags & AT_EMPTY_PATH))
 				return;
 		} else {
 			at = resolved;
@@ -414,6 +420,8 @@ __attribute__((section("goanna_recorder"), visibility("hidden"))) void goanna_re
 		at = put_stat(at, FILE_STAT, number);
 	if (shape & STAT && result == 0)
 		at = put_memory(at, (const u8 *)output, STAT_SIZE);
+	if (shape & STATX && result == 0)
+		at = put_memory(at, (const u8 *)state->args[4], STATX_SIZE);
 	if (shape & TEXT && result > 0)
 		at = put_memory(at, (const u8 *)output, (u64)result < PATH_MAX ? (u64)result : PATH_MAX);
 

@@ -132,13 +132,13 @@ impl<'a> Rings<'a> {
         self.reporter.as_ref().is_some_and(Reporter::has_failed)
     }
 
-    /// The library around the instruction before `ip` in the process of `tid`, and whether the recorder did not know it yet.
-    fn library_around(&mut self, tid: i32, ip: u64) -> Option<(&mut Placed, bool)> {
+    /// The library around the instruction before `ip` in the process of `tid`.
+    fn library_around(&mut self, tid: i32, ip: u64) -> Option<&mut Placed> {
+        let recorder = self.recorder(tid)?;
         let has = |placed: &Placed| placed.code().contains(&ip);
-        let known = self.recorder(tid)?.libraries.iter().position(has);
+        let known = recorder.libraries.iter().position(has);
         if known.is_none() {
-            let mut others = self.recorder(tid)?.without_sites.iter();
-            if others.any(|code| code.contains(&ip)) {
+            if recorder.without_sites.iter().any(|code| code.contains(&ip)) {
                 return None;
             }
             let mapping = mappings::of_range(tid, ip - 1, ip).ok()?;
@@ -156,7 +156,7 @@ impl<'a> Rings<'a> {
         }
         let libraries = &mut self.recorder(tid)?.libraries;
         let index = known.or(libraries.len().checked_sub(1))?;
-        Some((libraries.get_mut(index)?, known.is_none()))
+        libraries.get_mut(index)
     }
 
     /// What is known of the library that `tid` maps there, if it has calls that can be recorded.

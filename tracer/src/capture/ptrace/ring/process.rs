@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use goanna_callsites::placed::{Sizes, distance};
-use goanna_callsites::{ANY, Form, Library, Placed, Site};
+use goanna_callsites::{Form, Library, Moves, Placed, Site};
 use goanna_sys::arch::SYSCALL;
 use goanna_sys::mappings::Mapping;
 use goanna_sys::ptrace::Signal;
@@ -16,8 +16,10 @@ const SITE_CODE: usize = 40;
 /// In the code of a site of the third form, the offset of what is behind its `syscall`.
 const ZERO_BEHIND_CALL: u64 = 24;
 
-/// Sites that must fit behind a library's code.
-const SITES_MIN: usize = 4;
+/// Sites that must fit into the padding behind a library's code. Fewer are not worth it: the process maps [`SITE_MEMORY`] for them. Programs that were looked at use up to 30.
+const SITES_MIN: usize = 32;
+/// Size of the memory that is mapped for the code of a library's sites, bytes.
+pub const SITE_MEMORY: u64 = 4096;
 
 /// Mappings without such code that are remembered.
 const WITHOUT_SITES_MAX: usize = 64;
@@ -48,6 +50,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
+    /// Records that there is no memory for the sites of the library with this code.
+    pub fn forget(&mut self, code: Range<u64>) {
+        self.libraries.retain(|library| library.code() != code);
+        self.note_without_sites(code);
+    }
+
     /// Records that nothing can be recorded from the code in this mapping. If another mapping takes its place, its calls are traced by stops.
     pub fn note_without_sites(&mut self, code: Range<u64>) {
         if self.without_sites.len() >= WITHOUT_SITES_MAX {
@@ -73,8 +81,9 @@ pub fn get(tid: i32, base: u64, at: u64) -> Result<u64, Errno> {
 pub fn analyse(content: &[u8], wanted: &dyn Fn(u32) -> bool) -> Option<Library> {
     let kind_of = |nr: u32| wanted(nr).then_some(0);
     let mut library = Library::analyse(content, &kind_of).ok()?;
-    // It is not known before which call one is used for.
-    library.retain(|site| site.nr != ANY);
+    // glibc's `__syscall_cancel_arch` is for processes with threads, which have no recorder.
+    let has_threads = |site: &Site| matches!(site.form.moves(), Some((Moves::FromR11, _)));
+    library.retain(|site| !has_threads(site));
     Some(library)
 }
 
@@ -83,9 +92,9 @@ pub fn placed(library: Arc<Library>, mapping: &Mapping) -> Option<Placed> {
     let sizes = Sizes {
         common: 0,
         site: SITE_CODE,
-        least: SITES_MIN * SITE_CODE,
+        least: SITES_MIN.min(library.sites.len()) * SITE_CODE,
     };
-    Placed::mapped(library, mapping, sizes).filter(Placed::has_memory)
+    Placed::mapped(library, mapping, sizes)
 }
 
 /// Makes sites lead to the recorder at `base`.
@@ -103,10 +112,10 @@ fn site_code(placed: &Placed, site: &Site, here: u64, base: u64) -> Option<Vec<u
     const JUMP_R11: [u8; 3] = [0x41, 0xff, 0xe3];
     const JUMP: u8 = 0xe9;
     const BREAKPOINT: u8 = 0xcc;
-    let bytes = site.bytes();
     let is_here = site.form == Form::Zero;
-    let (replaced, rest) = bytes.split_at_checked(if is_here { 2 } else { 5 })?;
-    let mut code = replaced.to_vec();
+    let mut code = site.replaced();
+    let bytes = site.bytes();
+    let rest = bytes.get(code.len()..)?;
     code.extend(LOAD_RCX);
     let next = here + code.len() as u64 + 4;
     let jump = [MOVE_R11.as_slice(), &base.to_le_bytes(), &JUMP_R11].concat();

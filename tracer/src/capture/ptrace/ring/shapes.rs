@@ -1,7 +1,7 @@
 //! Which calls the recorder records, and what it looks at for each.
 
 use goanna_sys::recorder::{SHAPES, shape};
-use goanna_syscalls::structures::STAT;
+use goanna_syscalls::structures::{STAT, STATX};
 use goanna_syscalls::{Extent, Kind, LastLink, Operation, SIGNATURES, Signature};
 
 use crate::capture::Wanted;
@@ -89,6 +89,9 @@ fn of_signature(signature: &Signature, has_data: bool) -> Option<u16> {
             Kind::OutputStructure(layout) if index == output && std::ptr::eq(layout, &STAT) => {
                 shape::STAT
             }
+            Kind::OutputStructure(layout) if index == 4 && std::ptr::eq(layout, &STATX) => {
+                shape::STATX
+            }
             Kind::OutputText(_) if index == output => shape::TEXT,
             Kind::Input(Extent::Argument(_)) | Kind::Output(Extent::Argument(_)) if !has_data => 0,
             _ => return None,
@@ -102,6 +105,7 @@ fn of_link(last: LastLink, next: usize) -> Option<u16> {
     match last {
         LastLink::Followed => Some(0),
         LastLink::Kept => Some(shape::NO_FOLLOW),
+        LastLink::FollowedUnlessAt(2) => Some(shape::EARLY_FLAGS),
         LastLink::FollowedUnlessAt(3) => Some(shape::FLAGS),
         LastLink::ByOpenFlags(flags) if usize::from(flags) == next => Some(shape::OPENS),
         _ => None,
@@ -126,6 +130,7 @@ mod tests {
             ("fstat", DESCRIPTOR | STAT),
             ("lstat", PATH | NO_FOLLOW | STAT),
             ("newfstatat", PATH | DIRECTORY | FLAGS | STAT),
+            ("statx", PATH | DIRECTORY | EARLY_FLAGS | STATX),
             ("readlinkat", PATH | DIRECTORY | NO_FOLLOW | TEXT),
             ("access", PATH),
             ("unlinkat", PATH | DIRECTORY | NO_FOLLOW),
@@ -142,7 +147,6 @@ mod tests {
             "mkdir",
             "execve",
             "dup",
-            "statx",
             "fchownat",
             "writev",
             "chdir",

@@ -1,15 +1,17 @@
 //! Gives processes recorders, and lets more sites lead to them.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 
-use goanna_callsites::{Form, Site};
+use goanna_callsites::placed::free_address;
+use goanna_callsites::{Form, Placed, Site};
 use goanna_sys::interrupt::can_receive;
 use goanna_sys::ptrace::CloneKind;
 use goanna_sys::recorder::{self, Ring, STATE_AT, state};
-use goanna_sys::{Errno, pidfd, procfs, tracee};
+use goanna_sys::{Errno, mappings, pidfd, procfs, tracee};
 use goanna_syscalls::Subject;
 
-use super::process::{self, Process, Recorder};
+use super::process::{self, Process, Recorder, SITE_MEMORY};
 use super::ticker::Ticker;
 use crate::capture::ptrace::files::ThreadNames;
 use crate::capture::ptrace::follow::Follower;
@@ -235,21 +237,30 @@ impl Follower<'_> {
             .threads
             .get(&tid)
             .is_none_or(|thread| thread.has_handled);
-        let Some(rings) = &mut self.rings else { return };
-        let base = rings.base;
-        let Some((library, is_first)) = rings.library_around(tid, ip) else {
+        let Some(library) = self.library_around(tid, ip) else {
             return;
         };
-        let Some(site) = library
-            .site_before(ip)
-            .copied()
-            .filter(|site| site.nr == nr)
-        else {
+        let site = library.site_before(ip).filter(|site| site.makes(nr));
+        let Some(site) = site.copied() else {
             return;
         };
         library.library.note_use(nr, ip - library.base);
+        if !library.has_memory() {
+            let code = library.code();
+            if self.give_memory(tid, &code).is_err()
+                && let Some(rings) = &mut self.rings
+                && let Some(recorder) = rings.recorder(tid)
+            {
+                recorder.forget(code);
+            }
+        }
+        let Some(rings) = &mut self.rings else { return };
+        let base = rings.base;
+        let Some(library) = rings.library_around(tid, ip) else {
+            return;
+        };
         // At first also those that other processes have used.
-        let mut sites = match is_first {
+        let mut sites = match library.patched.is_empty() {
             true => library.library.often_used(),
             false => Vec::new(),
         };
@@ -268,6 +279,29 @@ impl Follower<'_> {
         let is_moved = moved.is_none_or(|to| self.move_to(tid, to).is_ok());
         if patched.is_err() || !is_moved {
             self.stop_recording(tid);
+        }
+    }
+
+    fn library_around(&mut self, tid: i32, ip: u64) -> Option<&mut Placed> {
+        self.rings.as_mut()?.library_around(tid, ip)
+    }
+
+    /// Lets thread `tid` map memory for the sites of the library with this code, unless another stop comes first.
+    fn give_memory(&mut self, tid: i32, code: &Range<u64>) -> Result<(), Errno> {
+        const ACCESS: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        const FLAGS: u64 =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+        let thread = self.threads.get(&tid);
+        let stopped = thread.and_then(|thread| thread.stopped.as_ref());
+        let injection = InjectionSite::of(stopped.ok_or(Errno::ESRCH)?)?;
+        let mappings = mappings::all(tid)?;
+        let address = free_address(&mappings, code, SITE_MEMORY).ok_or(Errno::ENOMEM)?;
+        let args = [address, SITE_MEMORY, ACCESS, FLAGS, u64::MAX, 0];
+        let mapped = self.perform(tid, &injection, libc::SYS_mmap, args)?;
+        match mapped.zip(self.library_around(tid, code.start)) {
+            Some((at, library)) if at == address => library.use_memory(at..at + SITE_MEMORY, 0),
+            Some(_) => Err(Errno::EEXIST),
+            None => Ok(()),
         }
     }
 
