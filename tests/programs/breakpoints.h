@@ -58,6 +58,18 @@ static void disable_breakpoints(int count)
 		MUST(raw_call(SYS_ioctl, breakpoints[i], PERF_EVENT_IOC_DISABLE, 0));
 }
 
+/* The jump to the stub before the call at this address, or 0. At a site with a frame pointer, a short jump leads back to it. */
+static uintptr_t jump_before(uintptr_t call)
+{
+	const unsigned char *code = (const unsigned char *)call;
+
+	if (code[-5] == 0xe9)
+		return call - 5;
+	if (code[-4] != 0xeb || code[-3] < 0xf0)
+		return 0;
+	return call - 2 - (256 - code[-3]);
+}
+
 static void trapped(int signal, siginfo_t *info, void *context)
 {
 	greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
@@ -67,7 +79,7 @@ static void trapped(int signal, siginfo_t *info, void *context)
 	(void)signal;
 	(void)info;
 	if (finds_site) {
-		if (code[0] != 0x0f || code[1] != 0x05 || code[-5] != 0xe9)
+		if (code[0] != 0x0f || code[1] != 0x05 || !jump_before(ip))
 			return;
 		regs[REG_EFL] &= ~TRAP_FLAG;
 		finds_site = false;
@@ -197,7 +209,7 @@ static long found(long (*call)(void), uintptr_t starts[PARTS])
 	finds_site = true;
 	stopped_at(call, 0, NULL, 0, TRAP_FLAG);
 	finds_site = false;
-	uintptr_t placed = site ? target(site - 5) : 0;
+	uintptr_t placed = site ? target(jump_before(site)) : 0;
 	bool is_shared = false;
 	starts[COMMON] = site ? common_of(placed, &is_shared) : 0;
 	starts[OF_SITE] = is_shared ? 0 : placed;
