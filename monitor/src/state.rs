@@ -76,6 +76,8 @@ pub struct Monitor {
     pub(crate) programs: Programs,
     /// Whether a file has been mapped shared and writable.
     pub(crate) mapped: AtomicBool,
+    /// Whether a program has asked for a lease of a file of the host.
+    pub(crate) leased: AtomicBool,
     /// Large files that stay in memory for now.
     pub(crate) relocation_retries: RelocationRetries,
     /// Held while a call moves data out of a pipe into a file. The locks of the back ends come after it.
@@ -144,6 +146,7 @@ impl Monitor {
             socket_names: Names::default(),
             programs: Programs::default(),
             mapped: AtomicBool::new(false),
+            leased: AtomicBool::new(false),
             relocation_retries: RelocationRetries::default(),
             pipe_reader: Mutex::default(),
             observers,

@@ -16,6 +16,14 @@ static void give_back(int signal)
 	fcntl(leased, F_SETLEASE, F_UNLCK);
 }
 
+static volatile sig_atomic_t kept;
+
+static void keep_for_reading(int signal)
+{
+	kept = fcntl(leased, F_SETLEASE, F_RDLCK) ? errno : 0;
+	fcntl(leased, F_SETLEASE, F_UNLCK);
+}
+
 static void take(int kind)
 {
 	told = 0;
@@ -95,4 +103,14 @@ static void steps(void)
 	T("of no descriptor", fcntl(-1, F_SETLEASE, F_RDLCK));
 	MUST(chmod("file", 0666));
 	CHILD("of another user's", drop(); fd = open("file", O_RDONLY); T("lease", fcntl(fd, F_SETLEASE, F_RDLCK)));
+
+	/* A writer that waits leaves the holder no lease for reading. */
+	action.sa_handler = keep_for_reading;
+	MUST(sigaction(SIGIO, &action, NULL));
+	unlink("file");
+	make("file", "hello");
+	take(F_WRLCK);
+	CHILD("truncate", T("truncate", truncate("file", 2)));
+	note("kept for reading: %s", strerrorname_np(kept));
+	close(leased);
 }

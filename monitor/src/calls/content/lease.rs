@@ -4,7 +4,10 @@
 //! the lease is released, 45 s at most.
 //!
 //! A file of the host has the host's leases. An open that must wait for a lease does so on a thread of the executor, not in the
-//! pool. Files in a store can have none: their cache objects are opened for work that must not wait, such as a commit.
+//! pool. Once a program of the run has asked for a lease, those for writing do so at once: while the kernel waits there, it does not let the holder keep a lease for reading, as it would after an attempt in
+//! the pool. Files in a store can have none: their cache objects are opened for work that must not wait, such as a commit.
+
+use std::sync::atomic::Ordering;
 
 use goanna_vfs::{Caller, Errno, FsError, Opened, Place, Result, caps, ops};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -47,6 +50,9 @@ fn set(call: &Call<'_>) -> Result<Answer> {
         // The kernel grants no lease while the monitor still has a descriptor that a program is getting, or has got.
         call.monitor.installs.settle_all();
         call.monitor.in_process.sweep_opens();
+        if matches!(call.int(2), libc::F_RDLCK | libc::F_WRLCK) {
+            call.monitor.leased.store(true, Ordering::Release);
+        }
         return Ok(Answer::PassOn);
     };
     let place = match &*shadow {
@@ -72,6 +78,10 @@ pub fn open(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Resu
     let may_meet_lease = place.mount.fs.opens_host_files();
     if call.may_wait || !may_meet_lease || flags & libc::O_NONBLOCK != 0 {
         return ops::open_existing(caller, place, flags).map(Some);
+    }
+    if flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0 && call.monitor.leased.load(Ordering::Acquire)
+    {
+        return Ok(None);
     }
     let opened = match ops::open_existing(caller, place, flags | libc::O_NONBLOCK) {
         Err(FsError::Errno(Errno::EAGAIN)) => return Ok(None),
