@@ -33,6 +33,17 @@ static void of_a_user(void)
 	T("move", syscall(SYS_move_mount, AT_FDCWD, "d", AT_FDCWD, "d", 0));
 }
 
+static void attributes_of(const char *path)
+{
+	struct statx by_path = {}, by_descriptor = {};
+	int fd = MUST(open(path, O_PATH | O_CLOEXEC));
+
+	MUST(statx(AT_FDCWD, path, 0, 0, &by_path) | statx(fd, "", AT_EMPTY_PATH, 0, &by_descriptor));
+	note("attributes %#llx of %#llx", by_path.stx_attributes, by_path.stx_attributes_mask);
+	note("by a descriptor %#llx of %#llx", by_descriptor.stx_attributes, by_descriptor.stx_attributes_mask);
+	close(fd);
+}
+
 static struct stat root_of(const char *path)
 {
 	struct stat st = {0};
@@ -85,6 +96,7 @@ static void of_root(void)
 	T("a covered directory", access("d/sub", F_OK));
 	st = root_of("d");
 	IS("another device", st.st_dev != before.st_dev && st.st_dev != above.st_dev);
+	attributes_of("d");
 	LISTED("d");
 	make("d/file", "in the mount");
 	CONTENT("d/file");

@@ -391,6 +391,7 @@ impl Inode {
             ctime: stamp(meta.ctime),
             btime: Some(stamp(meta.btime)),
             flags: meta.flags.file_flags(),
+            of_statx: None,
             may_have_acl: meta.flags.contains(MetaFlags::HAS_ACL),
             version: meta.version,
         }

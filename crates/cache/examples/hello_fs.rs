@@ -102,6 +102,7 @@ impl FileSystem for HelloFs {
             ctime: self.made,
             btime: Some(self.made),
             flags: 0,
+            of_statx: None,
             may_have_acl: false,
             version: 0,
         })

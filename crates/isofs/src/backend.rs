@@ -133,6 +133,7 @@ impl FileSystem for IsoFs {
             ctime: meta.ctime,
             btime: meta.btime,
             flags: 0,
+            of_statx: None,
             may_have_acl: false,
             version: 0,
         })

@@ -2,7 +2,9 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use goanna_vfs::{Attr, Caller, Node, SetAttr, Stamp, StatFs, TimeSet, file_flags};
+use goanna_vfs::{
+    Attr, Caller, Node, SetAttr, Stamp, StatFs, StatxAttributes, TimeSet, file_flags,
+};
 use rustix::fs::{
     Access, AtFlags, CWD, Gid, IFlags, Mode, OFlags, Statx, StatxFlags, StatxTimestamp, Timespec,
     Timestamps, Uid, XattrFlags,
@@ -50,6 +52,10 @@ fn attr_of(stat: &Statx) -> Attr {
         btime: has_btime.then(|| stamp(stat.stx_btime)),
         // The attributes of statx(2) have the values of the flags.
         flags: stat.stx_attributes.bits() as u32 & (file_flags::PROTECTED | file_flags::NO_DUMP),
+        of_statx: Some(StatxAttributes {
+            set: stat.stx_attributes.bits(),
+            known: stat.stx_attributes_mask.bits(),
+        }),
         may_have_acl: true,
         version: nanoseconds(stat.stx_ctime),
     }

@@ -42,7 +42,8 @@ pub use subtree::Subtree;
 pub use synth::SynthFs;
 pub use txn::{Holder, Readers, Transactions, TxnId, TxnStatus};
 pub use types::{
-    Attr, DirEntry, FileKind, Node, OnHost, SetAttr, Stamp, StatFs, TimeSet, file_flags,
+    Attr, DirEntry, FileKind, Node, OnHost, SetAttr, Stamp, StatFs, StatxAttributes, TimeSet,
+    file_flags,
 };
 pub use userns::{IdMap, IdRange, UserNamespace};
 

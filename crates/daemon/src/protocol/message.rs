@@ -13,7 +13,7 @@ use super::operation::NodeId;
 pub const NAME: &str = "aminod";
 
 /// Version of the protocol, which must be the same at both ends.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// The first message, from `aminod`.
 #[derive(Debug, Serialize, Deserialize)]

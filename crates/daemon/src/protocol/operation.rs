@@ -246,6 +246,7 @@ mod tests {
             ctime: stamp,
             btime: None,
             flags: 0,
+            of_statx: None,
             may_have_acl: true,
             version: u64::MAX,
         };

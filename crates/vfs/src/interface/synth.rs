@@ -70,6 +70,7 @@ impl FileSystem for SynthFs {
             ctime: self.made,
             btime: Some(self.made),
             flags: 0,
+            of_statx: None,
             may_have_acl: false,
             version: 0,
         })

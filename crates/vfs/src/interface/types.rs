@@ -213,6 +213,8 @@ pub struct Attr {
     pub btime: Option<Stamp>,
     /// Flags of chattr(1), as in [`file_flags`].
     pub flags: u32,
+    /// The attributes that statx(2) reports. `None`: some of `flags`.
+    pub of_statx: Option<StatxAttributes>,
     /// Whether the inode may have an access control list that says more than the mode: the attribute [`crate::Acl::ACCESS`]. If it is
     /// false, callers need not read that attribute.
     pub may_have_acl: bool,
@@ -221,6 +223,15 @@ pub struct Attr {
     /// the same number. A write through a mapping counts from the moment at which the back end detects it: at the latest at
     /// msync(2), fsync(2) and the last close. 0 in a file system that never changes.
     pub version: u64,
+}
+
+/// Attributes of an inode as statx(2) reports them (`STATX_ATTR_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct StatxAttributes {
+    /// Those that it has.
+    pub set: u64,
+    /// Those that the file system knows.
+    pub known: u64,
 }
 
 /// The word of two fields of 32 bits that follow one another.
@@ -276,20 +287,25 @@ impl Attr {
         out
     }
 
-    /// A `struct statx`, with the basic fields and the time of creation where it is known. The attributes have the values of the flags.
+    /// A `struct statx`, with the basic fields and the time of creation where it is known.
     pub fn to_statx(&self, is_mount_root: bool) -> [u8; 256] {
         let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
+        // The attributes have the values of the flags.
         let shown = u64::from(file_flags::PROTECTED | file_flags::NO_DUMP);
+        let StatxAttributes { set, known } = self.of_statx.unwrap_or(StatxAttributes {
+            set: u64::from(self.flags) & shown,
+            known: shown,
+        });
         let birth = self.btime.map_or(0, |_| libc::STATX_BTIME);
         let numbers = [
             two(libc::STATX_BASIC_STATS | birth, self.blksize),
-            if is_mount_root { root } else { 0 } | u64::from(self.flags) & shown,
+            if is_mount_root { root } else { 0 } | set,
             two(self.nlink, self.uid),
             two(self.gid, self.mode & 0xffff),
             self.ino,
             self.size,
             self.blocks,
-            root | shown,
+            root | known,
         ];
         let birth = self.btime.unwrap_or_default();
         let times = [self.atime, birth, self.ctime, self.mtime].map(time_words);
@@ -338,6 +354,7 @@ impl Attr {
             ctime: time,
             btime: None,
             flags: 0,
+            of_statx: None,
             may_have_acl: false,
             version: 0,
         }

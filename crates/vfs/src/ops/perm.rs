@@ -307,6 +307,7 @@ mod tests {
             ctime: Stamp::default(),
             btime: None,
             flags: 0,
+            of_statx: None,
             may_have_acl: false,
             version: 0,
         }

@@ -271,6 +271,7 @@ impl FileSystem for MemFs {
             ctime: Stamp::default(),
             btime: None,
             flags: 0,
+            of_statx: None,
             may_have_acl: false,
             version: 0,
         })
