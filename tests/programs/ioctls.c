@@ -82,6 +82,8 @@ static void clones(void)
 	T("clone range null", ioctl(to, FICLONERANGE, NULL));
 	fd = MUST(open("d", O_RDONLY));
 	T("clone of a directory", ioctl(to, FICLONE, fd));
+	T("clone to a directory", ioctl(fd, FICLONE, from));
+	T("clone of a directory to itself", ioctl(fd, FICLONE, fd));
 	close(fd);
 	fd = MUST(open("/proc/self/status", O_RDONLY));
 	T("clone of another file system's", ioctl(to, FICLONE, fd));

@@ -183,7 +183,7 @@ fn set_attributes(call: &Call<'_>, place: &Place) -> Result<Answer> {
 /// FICLONE to a virtual file or directory: refused as on ext4; programs then copy.
 fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Answer> {
     let Descriptor::Shadow(shadow, source) = call.descriptor(from)? else {
-        return Err(Errno::EXDEV.into());
+        return Err(with_directory(call, place, from)?.into());
     };
     if shadow.place().key().0 != place.key().0 {
         return Err(Errno::EXDEV.into());
@@ -200,6 +200,18 @@ fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Ans
         return Err(Errno::EBADF.into());
     }
     Err(Errno::EOPNOTSUPP.into())
+}
+
+/// The error of a clone between the directory `place` and the host's file `other`.
+fn with_directory(call: &Call<'_>, place: &Place, other: i32) -> Result<Errno> {
+    let (dev, _) = call.task.identity(other)?;
+    let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
+    let is_there = place.node.is_dir() && attr.dev == dev;
+    Ok(if is_there {
+        Errno::EISDIR
+    } else {
+        Errno::EXDEV
+    })
 }
 
 /// The requests of XFS that Linux performs as fallocate(2) on every file system.
@@ -269,8 +281,13 @@ fn of_host(call: &Call<'_>) -> Result<Answer> {
 }
 
 /// FICLONE from a virtual file to a host file: refused if the caller's transaction has another content than the cache
-/// object.
+/// object. From a directory: refused with the error that the kernel has for the host's.
 fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
+    if let Ok(Descriptor::Shadow(shadow, _)) = call.descriptor(from)
+        && let Shadow::Dir { place, .. } = &*shadow
+    {
+        return Err(with_directory(call, place, call.int(0))?.into());
+    }
     if call.descriptor(from).is_ok() && Content::of(call, from)?.is_some() {
         return Err(Errno::EXDEV.into());
     }
