@@ -6,7 +6,7 @@
 //!
 //! The monitor has its own copy of a descriptor that a tracee gets for a moment longer. If it is open for writing, the program may
 //! execute the file next; so an exec waits until the threads that install descriptors have closed theirs, or it would fail with
-//! ETXTBSY.
+//! ETXTBSY. The supervisor waits for that itself, so a thread that installs a descriptor must not wait for the supervisor meanwhile.
 
 use std::time::{Duration, Instant};
 

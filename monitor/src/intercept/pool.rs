@@ -147,13 +147,11 @@ fn answer(pool: &Pool, contended: bool, notification: &Notification) {
     let installs = matches!(outcome, Ok(Answer::Install { .. }));
     // If other tracees need this CPU, too, the kernel should choose another one.
     let spread = contended && !installs && listener.set_sync_wake_up(false).is_ok();
-    let installing = installs.then(|| monitor.installs.enter(notification.tid));
     // Where they do, no CPU is idle.
     let one_cpu = (installs && !contended)
         .then(|| KeptThread::enter(notification.tid))
         .flatten();
     reply(monitor, listener, notification, outcome, one_cpu);
-    drop(installing);
     if spread {
         let _ = listener.set_sync_wake_up(true);
     }
@@ -241,6 +239,7 @@ fn reply(
             counts,
             delivery,
         }) => {
+            let installing = monitor.installs.enter(notification.tid);
             let is_kept = counts || one_cpu.is_some() || monitor.in_process.memory_is_due();
             let install = || {
                 let fd = description.fd()?.as_fd();
@@ -253,6 +252,8 @@ fn reply(
             let installed = install();
             // The object counts as open until the thread has its descriptor.
             drop(description);
+            // The supervisor waits for this at an exec, and may be needed below.
+            drop(installing);
             let installed = installed.and_then(|number| {
                 if !is_kept {
                     return Ok(());
