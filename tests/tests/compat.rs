@@ -133,6 +133,7 @@ in_every_place! {
     process_static => |place| check(&place, "process", true);
     descendants => |place| check(&place, "descend", false);
     exec_name => |place| check(&place, "execname", false);
+    execs_while_others_open => |place| check(&place, "execs", false);
     elf_interpreters => |place| check(&place, "interp", false);
     fifos => |place| check(&place, "fifos", false);
     fifo_interrupted => |place| check(&place, "interrupt", false);
@@ -520,7 +521,7 @@ mod aes {
 
     programs! {
         open opath stat statx rw dirs above names attr flags chattr fileattr xattrat ioctls dropped capabilities xattr acl ranges mmap msync cwd process
-        killed eintr descend execname fifos interrupt restarted abandoned sockets socknames leases lease_waits sandboxed locks copy copies
+        killed eintr descend execname execs fifos interrupt restarted abandoned sockets socknames leases lease_waits sandboxed locks copy copies
         ignored cores deadlines edges waits
     }
 }
