@@ -135,7 +135,7 @@ impl Site {
         }
     }
 
-    /// What the program does no more where the site is patched.
+    /// The instruction that the jump replaces. The stub must execute it.
     pub fn replaced(&self) -> Vec<u8> {
         match self.form {
             Form::Framed { moves, .. } => moves.to_vec(),
@@ -150,7 +150,7 @@ impl Site {
 
     /// The bytes of the site with `jump` in it.
     pub(crate) fn patched_with(&self, jump: [u8; JUMP as usize]) -> Vec<u8> {
-        /// A short jump, whose second byte is the distance from behind it.
+        /// The opcode of a short jump. Its operand is the distance from the next instruction.
         const SHORT_JUMP: u8 = 0xeb;
         let mut bytes = self.bytes();
         for (byte, new) in bytes.iter_mut().zip(jump) {
@@ -205,7 +205,7 @@ impl Site {
         all
     }
 
-    /// The addresses among which a branch may lead into the site, but for [`Site::allows`].
+    /// The addresses of the site's bytes that no branch may lead to, with the exception that [`Site::allows`] makes.
     fn inside(&self) -> Range<u64> {
         match self.form {
             Form::Number | Form::Shared(_) => self.at + 1..self.at + MOV,
@@ -281,21 +281,19 @@ fn candidate(text: &[u8], behind: &[u8], base: u64, kind_of: KindOf<'_>) -> Opti
     if let [0xb8, number @ ..] = mov {
         return site(before, u32::from_le_bytes(*number), Form::Number);
     }
+    let shared = |before: usize, form: Form| {
+        let (at, nr, kind) = (base + before as u64, ANY, 0);
+        Some(Site { at, nr, kind, form })
+    };
     if MOVES.iter().any(|moves| mov.starts_with(moves)) {
-        let (at, form) = (base + before.len() as u64, Form::Shared(*mov));
-        let (nr, kind) = (ANY, 0);
-        return Some(Site { at, nr, kind, form });
+        return shared(before.len(), Form::Shared(*mov));
     }
     if let Some((before, moves)) = text.split_last_chunk::<4>()
         && moves.starts_with(&MOVE_OF_FRAME)
         && let Some(nop) = NOPS.into_iter().find(|nop| before.ends_with(nop))
     {
-        let (at, form) = (
-            base + (before.len() - nop.len()) as u64,
-            Form::Framed { nop, moves: *moves },
-        );
-        let (nr, kind) = (ANY, 0);
-        return Some(Site { at, nr, kind, form });
+        let form = Form::Framed { nop, moves: *moves };
+        return shared(before.len() - nop.len(), form);
     }
     let setting = before.strip_suffix(&PASS_PATH)?;
     let (_, [0xb8, number @ ..]) = setting.split_last_chunk::<{ MOV as usize }>()? else {

@@ -183,7 +183,7 @@ fn set_attributes(call: &Call<'_>, place: &Place) -> Result<Answer> {
 /// FICLONE to a virtual file or directory: refused as on ext4; programs then copy.
 fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Answer> {
     let Descriptor::Shadow(shadow, source) = call.descriptor(from)? else {
-        return Err(with_directory(call, place, from)?.into());
+        return Err(error_with_host(call, place, from)?.into());
     };
     if shadow.place().key().0 != place.key().0 {
         return Err(Errno::EXDEV.into());
@@ -202,12 +202,14 @@ fn clone(call: &Call<'_>, place: &Place, ofd: &OwnedFd, from: i32) -> Result<Ans
     Err(Errno::EOPNOTSUPP.into())
 }
 
-/// The error of a clone between the directory `place` and the host's file `other`.
-fn with_directory(call: &Call<'_>, place: &Place, other: i32) -> Result<Errno> {
+/// The error of a clone between `place` and the host's file `other`, neither of which can be cloned to the other: EISDIR for a directory of the same file system, else EXDEV.
+fn error_with_host(call: &Call<'_>, place: &Place, other: i32) -> Result<Errno> {
+    if !place.node.is_dir() {
+        return Ok(Errno::EXDEV);
+    }
     let (dev, _) = call.task.identity(other)?;
     let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
-    let is_there = place.node.is_dir() && attr.dev == dev;
-    Ok(if is_there {
+    Ok(if attr.dev == dev {
         Errno::EISDIR
     } else {
         Errno::EXDEV
@@ -286,7 +288,7 @@ fn clone_out(call: &Call<'_>, from: i32) -> Result<Answer> {
     if let Ok(Descriptor::Shadow(shadow, _)) = call.descriptor(from)
         && let Shadow::Dir { place, .. } = &*shadow
     {
-        return Err(with_directory(call, place, call.int(0))?.into());
+        return Err(error_with_host(call, place, call.int(0))?.into());
     }
     if call.descriptor(from).is_ok() && Content::of(call, from)?.is_some() {
         return Err(Errno::EXDEV.into());

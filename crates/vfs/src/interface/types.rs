@@ -226,7 +226,7 @@ pub struct Attr {
 }
 
 /// Attributes of an inode as statx(2) reports them (`STATX_ATTR_*`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatxAttributes {
     /// Those that it has.
     pub set: u64,

@@ -72,7 +72,7 @@ fn set(call: &Call<'_>) -> Result<Answer> {
     Err(Errno::EAGAIN.into())
 }
 
-/// Opens the existing regular file `place`. `None`: another process has a lease on it, which the kernel has signalled, and
+/// Opens the existing regular file `place`. `None`: another process has a lease on it, which the kernel has signalled, or may have one, and
 /// the call may not wait here.
 pub fn open(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Result<Option<Opened>> {
     let may_meet_lease = place.mount.fs.opens_host_files();
@@ -94,7 +94,7 @@ pub fn open(call: &Call<'_>, caller: &Caller, place: &Place, flags: i32) -> Resu
     Ok(Some(opened))
 }
 
-/// Whether the call, which is about to change the size of `place`, must wait for the end of a lease and may not wait here.
+/// Whether the call, which is about to change the size of `place`, may have to wait for the end of a lease, and may not wait here.
 pub fn must_wait(call: &Call<'_>, caller: &Caller, place: &Place) -> bool {
     !call.may_wait
         && place.mount.fs.opens_host_files()

@@ -16,7 +16,7 @@ const SITE_CODE: usize = 40;
 /// In the code of a site of the third form, the offset of what is behind its `syscall`.
 const ZERO_BEHIND_CALL: u64 = 24;
 
-/// Sites that must fit into the padding behind a library's code. Fewer are not worth it: the process maps [`SITE_MEMORY`] for them. Programs that were looked at use up to 30.
+/// The least number of sites that the padding behind a library's code must hold. Where it holds fewer, and the library has more, the process maps [`SITE_MEMORY`].
 const SITES_MIN: usize = 32;
 /// Size of the memory that is mapped for the code of a library's sites, bytes.
 pub const SITE_MEMORY: u64 = 4096;

@@ -185,21 +185,37 @@ impl Follower<'_> {
 
     /// Maps the code. `None`: another stop came first.
     fn map_code(&mut self, tid: i32, site: &InjectionSite) -> Result<Option<()>, Errno> {
-        const ACCESS: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        const FLAGS: u64 =
-            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
         let Some(rings) = &self.rings else {
             return Ok(None);
         };
         let (base, shapes) = (rings.base, rings.shapes);
-        let args = [base, recorder::LEN as u64, ACCESS, FLAGS, u64::MAX, 0];
-        match self.perform(tid, site, libc::SYS_mmap, args)? {
-            Some(at) if at == base => {}
-            Some(_) => return Err(Errno::EEXIST),
-            None => return Ok(None),
+        if self
+            .map_zeros(tid, site, base, recorder::LEN as u64)?
+            .is_none()
+        {
+            return Ok(None);
         }
         tracee::write_forced(tid, base, &recorder::code(&shapes))?;
         Ok(Some(()))
+    }
+
+    /// Maps zeros to be executed, at this address. `None`: another stop came first. EEXIST: something else is there.
+    fn map_zeros(
+        &mut self,
+        tid: i32,
+        site: &InjectionSite,
+        address: u64,
+        len: u64,
+    ) -> Result<Option<()>, Errno> {
+        const ACCESS: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        const FLAGS: u64 =
+            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
+        let args = [address, len, ACCESS, FLAGS, u64::MAX, 0];
+        match self.perform(tid, site, libc::SYS_mmap, args)? {
+            Some(at) if at == address => Ok(Some(())),
+            Some(_) => Err(Errno::EEXIST),
+            None => Ok(None),
+        }
     }
 
     /// Lets a thread make its ring. `None`: another stop came first.
@@ -288,19 +304,14 @@ impl Follower<'_> {
 
     /// Lets thread `tid` map memory for the sites of the library with this code, unless another stop comes first.
     fn give_memory(&mut self, tid: i32, code: &Range<u64>) -> Result<(), Errno> {
-        const ACCESS: u64 = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-        const FLAGS: u64 =
-            (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE) as u64;
         let thread = self.threads.get(&tid);
         let stopped = thread.and_then(|thread| thread.stopped.as_ref());
         let injection = InjectionSite::of(stopped.ok_or(Errno::ESRCH)?)?;
         let mappings = mappings::all(tid)?;
         let address = free_address(&mappings, code, SITE_MEMORY).ok_or(Errno::ENOMEM)?;
-        let args = [address, SITE_MEMORY, ACCESS, FLAGS, u64::MAX, 0];
-        let mapped = self.perform(tid, &injection, libc::SYS_mmap, args)?;
-        match mapped.zip(self.library_around(tid, code.start)) {
-            Some((at, library)) if at == address => library.use_memory(at..at + SITE_MEMORY, 0),
-            Some(_) => Err(Errno::EEXIST),
+        let mapped = self.map_zeros(tid, &injection, address, SITE_MEMORY)?;
+        match mapped.and_then(|()| self.library_around(tid, code.start)) {
+            Some(library) => library.use_memory(address..address + SITE_MEMORY, 0),
             None => Ok(()),
         }
     }
