@@ -78,8 +78,8 @@ pub enum Answer {
         /// The answer that names it ([`goanna_sys::stub::opens`]).
         value: i64,
     },
-    /// The tracee makes the call with these arguments instead. Only at a ptrace stop.
-    Mounting(Mounting),
+    /// The tracee makes the call with these arguments instead of its own, by their positions. Only at a ptrace stop.
+    WithArguments(Vec<(usize, Argument)>),
     /// The tracee maps a private copy of this content instead of the file. Only at a ptrace stop.
     MapCopy(Vec<u8>),
     /// The call is restarted after the signal that interrupted its wait for a lock.
@@ -95,34 +95,13 @@ pub enum Answer {
     Block(Work),
 }
 
-/// A call with other arguments than the program's. Texts have no NUL bytes.
+/// An argument instead of the program's.
 #[derive(Debug)]
-pub enum Mounting {
-    /// mount(2)
-    Mount {
-        /// What is mounted.
-        source: Option<Vec<u8>>,
-        /// The mount point.
-        target: Vec<u8>,
-        /// The type of the file system.
-        kind: Option<Vec<u8>>,
-        /// `MS_*`
-        flags: u64,
-        /// Options of the file system.
-        data: Option<Vec<u8>>,
-    },
-    /// pivot_root(2)
-    Pivot {
-        /// The new root directory.
-        new: Vec<u8>,
-        /// The place of the old one.
-        old: Vec<u8>,
-    },
-    /// umount2(2) with the flags of the program.
-    Unmount {
-        /// The mount point.
-        target: Vec<u8>,
-    },
+pub enum Argument {
+    /// A number.
+    Value(u64),
+    /// A pointer to this text, which has no NUL bytes.
+    Text(Vec<u8>),
 }
 
 impl Answer {

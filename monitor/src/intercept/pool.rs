@@ -273,7 +273,7 @@ fn reply(
             | Answer::Receive { .. }
             | Answer::OpenItself { .. }
             | Answer::MapCopy(_)
-            | Answer::Mounting(_)
+            | Answer::WithArguments(_)
             | Answer::Wait
             | Answer::Readable(_),
         ) => listener.reply(id, Reply::Error(Errno::EIO)),

@@ -383,7 +383,7 @@ impl Supervisor {
                 source: Some(description),
             })),
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),
-            Answer::Mounting(call) => Ok(Next::Instead(Rewrite::Mounting(call))),
+            Answer::WithArguments(arguments) => Ok(Next::Instead(Rewrite::Arguments(arguments))),
             Answer::Restart => {
                 restart(stopped, regs)?;
                 Ok(Next::Skipped)

@@ -1,4 +1,4 @@
-//! mount(2) and umount2(2) by processes in mount namespaces of their own.
+//! mount(2), umount2(2), and the calls on mounts by descriptor, by processes in mount namespaces of their own.
 //!
 //! Such a process mounts for its namespace alone, and only the process itself can. So it makes the call, with arguments of ours
 //! ([`Namespaces`](crate::process::namespaces::Namespaces), docs/decisions/0140):
@@ -15,17 +15,13 @@ use goanna_vfs::{Errno, MountFlags, Place, Result, caps};
 use nix::mount::{MntFlags, MsFlags};
 
 use super::hosted::{is_root, release_unheld};
+use super::path_flags;
 use super::request::Request;
-use crate::answer::Mounting;
-use crate::call::{Answer, Call, Resolved};
+use crate::answer::Argument;
+use crate::call::{Answer, Call, Resolved, Target};
 use crate::errno::errno;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::shadow::run_directory::random_name;
-
-/// Whether `target` is the root directory of a mount for which the kernel has one, too: calls on it are about that.
-pub fn is_in_place(target: &Place) -> bool {
-    target.mount.in_kernel.is_some() && is_root(target)
-}
 
 /// What the kernel is to use instead of a path.
 enum Found {
@@ -37,77 +33,181 @@ enum Found {
     InRun(Place),
 }
 
-fn find(call: &Call<'_>, path: &[u8], follow: bool) -> Result<Found> {
-    let Resolved { at, native } = call.resolve(libc::AT_FDCWD, path, follow)?;
-    Ok(match at {
-        Pos::Host(_) if native => Found::Same,
-        Pos::Host(path) => Found::Path(call.path_in_kernel(path)),
-        Pos::Mounted(place) => match &place.mount.in_kernel {
+impl Found {
+    /// What `path` leads to from `dirfd`, under `AT_EMPTY_PATH` and `AT_SYMLINK_NOFOLLOW` in `flags`.
+    fn at(call: &Call<'_>, dirfd: i32, path: &[u8], flags: i32) -> Result<Self> {
+        if path.is_empty() && dirfd != libc::AT_FDCWD {
+            return Ok(match call.object_at(dirfd, path, flags)? {
+                Target::At(place) if !place.mount.is_host() => Self::in_run(call, place),
+                _ => Self::Same,
+            });
+        }
+        let is_here = path.is_empty() && flags & libc::AT_EMPTY_PATH != 0;
+        let path = if is_here { b"." } else { path };
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let Resolved { at, native } = call.resolve(dirfd, path, follow)?;
+        Ok(match at {
+            Pos::Host(_) if native => Self::Same,
+            Pos::Host(path) => Self::Path(call.path_in_kernel(path)),
+            Pos::Mounted(place) => Self::in_run(call, place),
+        })
+    }
+
+    /// What `path` leads to from the working directory.
+    fn by_path(call: &Call<'_>, path: &[u8]) -> Result<Self> {
+        Self::at(call, libc::AT_FDCWD, path, 0)
+    }
+
+    fn in_run(call: &Call<'_>, place: Place) -> Self {
+        match &place.mount.in_kernel {
             Some(in_kernel) if is_root(&place) => {
-                Found::Path(call.path_in_kernel(in_kernel.path.clone()))
+                Self::Path(call.path_in_kernel(in_kernel.path.clone()))
             }
-            _ => Found::InRun(place),
-        },
-    })
+            _ => Self::InRun(place),
+        }
+    }
+
+    /// Whether a call on it may be made. `None`: the kernel decides, which has it.
+    fn may_be_changed(&self, call: &Call<'_>) -> Result<Option<()>> {
+        if call.caller()?.has(caps::SYS_ADMIN) {
+            return Ok(Some(()));
+        }
+        match self {
+            Self::Same => Ok(None),
+            Self::Path(_) | Self::InRun(_) => Err(Errno::EPERM.into()),
+        }
+    }
 }
 
 /// mount(2) of `request`. EOPNOTSUPP where the kernel would have to move or change a mount that the run began with.
 pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
-    let path = call.path(1)?;
-    let target = find(call, &path, true)?;
-    if !call.caller()?.has(caps::SYS_ADMIN) {
-        return match target {
-            Found::Same => Ok(Answer::PassOn),
-            Found::Path(_) | Found::InRun(_) => Err(Errno::EPERM.into()),
-        };
-    }
-    if request.changes() {
-        return match target {
-            Found::Same => Ok(Answer::PassOn),
-            Found::Path(target) => Ok(request.at(None, target)),
-            Found::InRun(target) => change(request, &target),
-        };
-    }
-    let source = match &request.source {
-        Some(source) if request.moves() => find(call, source, true)?,
-        _ => Found::Same,
-    };
-    if matches!((&source, &target), (Found::Same, Found::Same)) {
+    let target = Found::by_path(call, &call.path(1)?)?;
+    if target.may_be_changed(call)?.is_none() {
         return Ok(Answer::PassOn);
     }
+    if request.changes() {
+        let is_read_only = request.flags.contains(MsFlags::MS_RDONLY);
+        // Container runtimes repeat for each mount what they have set for the one around it.
+        let stays = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
+        let wanted = request.flags.contains(stays).then_some(is_read_only);
+        return Ok(match target {
+            Found::Same => Answer::PassOn,
+            Found::Path(target) => with_path(1, target),
+            Found::InRun(target) => change(&target, wanted)?,
+        });
+    }
+    let source = match &request.source {
+        Some(source) if request.moves() => Found::by_path(call, source)?,
+        _ => Found::Same,
+    };
+    let mut arguments = Vec::new();
+    match target {
+        Found::Same if matches!(source, Found::Same) => return Ok(Answer::PassOn),
+        Found::Same => may_mount(call)?,
+        Found::Path(target) => {
+            may_mount(call)?;
+            arguments.push((1, Argument::Text(target)));
+        }
+        Found::InRun(target) => {
+            may_mount(call)?;
+            may_mount_on(request, &source, &target)?;
+            arguments.push((1, Argument::Text(mount_point(call, target)?)));
+        }
+    }
+    match source {
+        Found::Same => {}
+        Found::Path(source) => arguments.push((0, Argument::Text(source))),
+        Found::InRun(_) if request.flags.contains(MsFlags::MS_MOVE) => {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        Found::InRun(source) => {
+            let object = backing_object(call, &source)?;
+            let flags = Argument::Value(MsFlags::MS_BIND.bits());
+            arguments.extend([(0, Argument::Text(object)), (3, flags)]);
+        }
+    }
+    Ok(Answer::WithArguments(arguments))
+}
+
+/// open_tree(2) and open_tree_attr(2) of a copy: dirfd, path, flags.
+pub(super) fn open_tree(call: &Call<'_>, at: i32) -> Result<Answer> {
+    let source = Found::at(call, call.int(0), &call.path(1)?, at)?;
+    if source.may_be_changed(call)?.is_none() {
+        return Ok(Answer::PassOn);
+    }
+    let path = match source {
+        Found::Same => return Ok(Answer::PassOn),
+        Found::Path(path) => path,
+        Found::InRun(source) => {
+            may_mount(call)?;
+            backing_object(call, &source)?
+        }
+    };
+    Ok(with_path(1, path))
+}
+
+/// move_mount(2): dirfd and path of the source with the flags `from`, dirfd and path of the target with the flags `to`.
+pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> {
+    let source = Found::at(call, call.int(0), &call.path(1)?, from)?;
+    let target = Found::at(call, call.int(2), &call.path(3)?, to)?;
+    if target.may_be_changed(call)?.is_none() {
+        return Ok(Answer::PassOn);
+    }
+    let mut arguments = Vec::new();
+    match source {
+        Found::Same => {}
+        Found::Path(source) => arguments.push((1, Argument::Text(source))),
+        // A mount that the run began with.
+        Found::InRun(source) if is_root(&source) => return Err(Errno::EOPNOTSUPP.into()),
+        Found::InRun(_) => return Err(Errno::EINVAL.into()),
+    }
+    match target {
+        Found::Same if arguments.is_empty() => return Ok(Answer::PassOn),
+        Found::Same => {}
+        Found::Path(target) => arguments.push((3, Argument::Text(target))),
+        Found::InRun(target) => arguments.push((3, Argument::Text(mount_point(call, target)?))),
+    }
+    may_mount(call)?;
+    Ok(Answer::WithArguments(arguments))
+}
+
+/// fspick(2) and mount_setattr(2): dirfd, path. `wanted`: see [`change`].
+pub(super) fn change_at(call: &Call<'_>, at: i32, wanted: Option<bool>) -> Result<Answer> {
+    let target = Found::at(call, call.int(0), &call.path(1)?, at)?;
+    if target.may_be_changed(call)?.is_none() {
+        return Ok(Answer::PassOn);
+    }
+    Ok(match target {
+        Found::Same => Answer::PassOn,
+        Found::Path(target) => with_path(1, target),
+        Found::InRun(target) => change(&target, wanted)?,
+    })
+}
+
+/// The call with `path` as its argument `at`.
+fn with_path(at: usize, path: Vec<u8>) -> Answer {
+    Answer::WithArguments(vec![(at, Argument::Text(path))])
+}
+
+/// The caller is about to mount something of the run, or in it. EPERM where processes outside of the run matter.
+fn may_mount(call: &Call<'_>) -> Result<()> {
     let monitor = call.monitor;
     if !monitor.outside.allows_all() {
         return Err(Errno::EPERM.into());
     }
-    let target = match target {
-        Found::Same => path,
-        Found::Path(target) => target,
-        Found::InRun(target) => {
-            may_mount_on(request, &source, &target)?;
-            mount_point(call, target)?
-        }
-    };
     for tid in monitor.alive.all() {
         if !shares_mounts(tid) {
             // The kernel would answer its calls from the backing object.
             monitor.in_process.exclude(tid);
         }
     }
-    match source {
-        Found::Same => Ok(request.at(None, target)),
-        Found::Path(source) => Ok(request.at(Some(source), target)),
-        Found::InRun(_) if request.flags.contains(MsFlags::MS_MOVE) => {
-            Err(Errno::EOPNOTSUPP.into())
-        }
-        Found::InRun(source) if source.mount.is_host() => Err(Errno::EOPNOTSUPP.into()),
-        Found::InRun(source) => bind(call, &source, target),
-    }
+    Ok(())
 }
 
 /// umount2(2) of what is mounted at `path`. EBUSY for a mount that the run began with, EINVAL if nothing is mounted there.
 pub(super) fn umount(call: &Call<'_>, path: &[u8], flags: MntFlags) -> Result<Answer> {
-    let follow = !flags.contains(MntFlags::UMOUNT_NOFOLLOW);
-    let target = match find(call, path, follow)? {
+    let at = path_flags(!flags.contains(MntFlags::UMOUNT_NOFOLLOW), false);
+    let target = match Found::at(call, libc::AT_FDCWD, path, at)? {
         Found::Same => return Ok(Answer::PassOn),
         Found::Path(target) => target,
         Found::InRun(place) if is_root(&place) => return Err(Errno::EBUSY.into()),
@@ -116,42 +216,42 @@ pub(super) fn umount(call: &Call<'_>, path: &[u8], flags: MntFlags) -> Result<An
     // They would keep its file system busy.
     call.monitor.namespaces.forget();
     release_unheld(call.monitor, call.mounts.host());
-    Ok(Answer::Mounting(Mounting::Unmount { target }))
+    Ok(with_path(0, target))
 }
 
 /// The directories of pivot_root(2) as the kernel finds them. EINVAL for a directory in a mount of the run for which the kernel has nothing.
 pub fn pivot(call: &Call<'_>) -> Result<Answer> {
     let (new, old) = (call.path(0)?, call.path(1)?);
-    let dir = |path: &[u8]| find(call, path, true);
-    let (to, put) = match (dir(&new)?, dir(&old)?) {
+    let found = (Found::by_path(call, &new)?, Found::by_path(call, &old)?);
+    let mut arguments = Vec::new();
+    match found {
         (Found::Same, Found::Same) => return Ok(Answer::PassOn),
         (Found::InRun(_), _) => return Err(Errno::EINVAL.into()),
-        found => found,
-    };
-    Ok(Answer::Mounting(Mounting::Pivot {
-        new: match to {
-            Found::Path(path) => path,
-            Found::Same | Found::InRun(_) => new,
-        },
-        old: match put {
-            Found::Path(path) => path,
-            Found::Same => old,
-            Found::InRun(place) if !place.node.is_dir() => return Err(Errno::ENOTDIR.into()),
-            Found::InRun(place) => mount_point(call, place)?,
-        },
-    }))
+        (new, old) => {
+            if let Found::Path(new) = new {
+                arguments.push((0, Argument::Text(new)));
+            }
+            match old {
+                Found::Same => {}
+                Found::Path(old) => arguments.push((1, Argument::Text(old))),
+                Found::InRun(place) if !place.node.is_dir() => return Err(Errno::ENOTDIR.into()),
+                Found::InRun(place) => {
+                    arguments.push((1, Argument::Text(mount_point(call, place)?)));
+                }
+            }
+        }
+    }
+    Ok(Answer::WithArguments(arguments))
 }
 
-/// Changes what is mounted at `target`, for which the kernel has nothing. EINVAL if nothing is.
-fn change(request: &Request, target: &Place) -> Result<Answer> {
+/// Changes what is mounted at `target`, for which the kernel has nothing: EOPNOTSUPP, unless nothing is `wanted` but that it is read-only, or is not, as it is already.
+/// EINVAL if nothing is mounted there.
+fn change(target: &Place, wanted: Option<bool>) -> Result<Answer> {
     if !is_root(target) {
         return Err(Errno::EINVAL.into());
     }
-    // Container runtimes repeat for each mount what they have set for the one around it.
-    let stays = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
     let is_read_only = target.mount.flags.contains(MountFlags::READ_ONLY);
-    let is_so = request.flags.contains(MsFlags::MS_RDONLY) == is_read_only;
-    if request.flags.contains(stays) && is_so {
+    if wanted == Some(is_read_only) {
         return Ok(Answer::DONE);
     }
     Err(Errno::EOPNOTSUPP.into())
@@ -188,19 +288,16 @@ fn mount_point(call: &Call<'_>, target: Place) -> Result<Vec<u8>> {
     Ok(object.seen)
 }
 
-/// Has the caller bind a backing object instead of `source`.
-fn bind(call: &Call<'_>, source: &Place, target: Vec<u8>) -> Result<Answer> {
+/// The caller's path of a new backing object, to be bound instead of `source`. EOPNOTSUPP for something of the host that the kernel finds by no path, and where the
+/// caller has covered the run-time directory.
+fn backing_object(call: &Call<'_>, source: &Place) -> Result<Vec<u8>> {
+    if source.mount.is_host() {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
     let object = Object::new(call, source.node.is_dir())?;
-    call.monitor
-        .namespaces
-        .bind((object.name, object.path), source, &call.mounts);
-    Ok(Answer::Mounting(Mounting::Mount {
-        source: Some(object.seen),
-        target,
-        kind: None,
-        flags: MsFlags::MS_BIND.bits(),
-        data: None,
-    }))
+    let namespaces = &call.monitor.namespaces;
+    namespaces.bind((object.name, object.path), source, &call.mounts);
+    Ok(object.seen)
 }
 
 /// A backing object: an empty directory or file of the run-time directory.

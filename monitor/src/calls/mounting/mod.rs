@@ -4,7 +4,7 @@
 //! see, or on the backing object of its working directory, which other programs use. So the monitor makes these calls, with the caller's
 //! credentials: in a mount that shows a directory of the host they are about the host's directory, and elsewhere about one that [`hosted`] makes.
 //!
-//! `elsewhere.rs`: mount(2) by a process in another mount namespace, for which the monitor cannot mount.
+//! `elsewhere.rs`: the same by a process in another mount namespace, for which the monitor cannot mount.
 
 mod elsewhere;
 pub mod hosted;
@@ -25,26 +25,18 @@ use crate::call::{Answer, Call, Target};
 use crate::errno::from_rustix;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
-use elsewhere::is_in_place;
 pub use elsewhere::pivot;
 use hosted::{host_path, is_root, release_unheld};
 use request::Request;
 pub use tree::{mount_setattr, open_tree, open_tree_attr};
 
-/// EPERM without `CAP_SYS_ADMIN`; EOPNOTSUPP in another mount namespace.
+/// EPERM without `CAP_SYS_ADMIN`.
 fn may_mount(call: &Call<'_>) -> Result<()> {
-    if !call.caller()?.capable(caps::SYS_ADMIN) {
-        return Err(Errno::EPERM.into());
+    if call.caller()?.capable(caps::SYS_ADMIN) {
+        Ok(())
+    } else {
+        Err(Errno::EPERM.into())
     }
-    if !shares_mounts(call.task.tid) {
-        return Err(Errno::EOPNOTSUPP.into());
-    }
-    Ok(())
-}
-
-/// The target of a call about a mount, unless the kernel has that, too.
-fn in_run(target: Target) -> Option<Place> {
-    target.place().filter(|place| !is_in_place(place))
 }
 
 /// Flags of the usual kind for those of a call with flags of its own.
@@ -145,15 +137,14 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
         at(Flags::MOVE_MOUNT_F_SYMLINKS, Flags::MOVE_MOUNT_F_EMPTY_PATH),
         at(Flags::MOVE_MOUNT_T_SYMLINKS, Flags::MOVE_MOUNT_T_EMPTY_PATH),
     );
+    if !shares_mounts(call.task.tid) {
+        return elsewhere::move_mount(call, from_flags, to_flags);
+    }
     let from = call.path(1)?;
     let source = call.object_at(call.int(0), &from, from_flags)?;
     let target = call.object_at(call.int(2), &call.path(3)?, to_flags)?;
-    let is_in_kernel = |target: &Target| match target {
-        Target::PassOn => true,
-        Target::At(place) => is_in_place(place),
-    };
     match (source, target) {
-        (source, target) if is_in_kernel(&source) && is_in_kernel(&target) => Ok(Answer::PassOn),
+        (Target::PassOn, Target::PassOn) => Ok(Answer::PassOn),
         (Target::PassOn, Target::At(target)) => {
             may_mount(call)?;
             if flags.bits() & BENEATH != 0 {
@@ -190,8 +181,11 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
         !flags.contains(Flags::FSPICK_SYMLINK_NOFOLLOW),
         flags.contains(Flags::FSPICK_EMPTY_PATH),
     );
+    if !shares_mounts(call.task.tid) {
+        return elsewhere::change_at(call, at, None);
+    }
     let target = call.object_at(call.int(0), &call.path(1)?, at)?;
-    let Some(target) = in_run(target) else {
+    let Target::At(target) = target else {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;
@@ -200,18 +194,9 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
         let flags = (flags - Flags::FSPICK_EMPTY_PATH) | Flags::FSPICK_CLOEXEC;
         fspick(CWD, &path, flags).map_err(from_rustix)
     })?;
-    let cloexec = flags.contains(Flags::FSPICK_CLOEXEC);
-    if call.notification.is_none() {
-        return Ok(Answer::Receive {
-            description: picked.into(),
-            cloexec,
-        });
-    }
-    Ok(Answer::Install {
+    Ok(Answer::Receive {
         description: picked.into(),
-        cloexec,
-        counts: false,
-        delivery: None,
+        cloexec: flags.contains(Flags::FSPICK_CLOEXEC),
     })
 }
 

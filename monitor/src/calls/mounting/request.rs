@@ -8,8 +8,7 @@ use goanna_vfs::{Errno, FileKind, PATH_MAX, Place, Result};
 use nix::mount::MsFlags;
 
 use super::hosted::{is_in_kernel, is_root};
-use crate::answer::Mounting;
-use crate::call::{Answer, Call};
+use crate::call::Call;
 use crate::process::task::acting_as;
 
 /// The most that the kernel reads of mount options: a page.
@@ -99,17 +98,6 @@ impl Request {
         Ok(acting_as(&*call.caller()?, None, || {
             nix::mount::mount(source, target, kind, self.flags, data.as_deref())
         })?)
-    }
-
-    /// The call with another target, and with `source` unless that stays as it is. The caller makes it itself.
-    pub(super) fn at(&self, source: Option<Vec<u8>>, target: Vec<u8>) -> Answer {
-        Answer::Mounting(Mounting::Mount {
-            source: source.or_else(|| self.source.clone()),
-            target,
-            kind: self.kind.clone(),
-            flags: self.flags.bits(),
-            data: self.data.clone(),
-        })
     }
 
     /// Whether it changes what is mounted at the target.

@@ -5,17 +5,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use goanna_sys::mount_attr;
-use goanna_vfs::{Errno, Place, Result};
+use goanna_vfs::{Errno, Result};
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree as open_tree_at};
 
-use super::elsewhere::is_in_place;
 use super::hosted::is_in_kernel;
-use super::{in_run, may_mount, mounted_at, path_flags};
+use super::{elsewhere, may_mount, mounted_at, path_flags};
 use crate::answer::Answer;
-use crate::call::{Call, words};
+use crate::call::{Call, Target, words};
 use crate::calls::open::open_path_only;
 use crate::errno::from_rustix;
+use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
 
 /// `AT_RECURSIVE`
@@ -68,9 +68,10 @@ fn open(
         !flags.contains(Flags::AT_SYMLINK_NOFOLLOW),
         flags.contains(Flags::AT_EMPTY_PATH),
     );
-    let target = call.object_at(dirfd, &path, at)?;
-    let is_copied = |place: &Place| clones && is_in_place(place);
-    let Some(target) = target.place().filter(|place| !is_copied(place)) else {
+    if clones && !shares_mounts(call.task.tid) {
+        return elsewhere::open_tree(call, at);
+    }
+    let Target::At(target) = call.object_at(dirfd, &path, at)? else {
         return Ok(Answer::PassOn);
     };
     let cloexec = flags.contains(Flags::OPEN_TREE_CLOEXEC);
@@ -124,6 +125,21 @@ impl Attributes {
             _user_namespace: user_namespace,
         })
     }
+
+    fn change_nothing(&self) -> bool {
+        let wanted = &self.in_monitor;
+        wanted.attr_set | wanted.attr_clr | wanted.propagation == 0
+    }
+
+    /// Whether the mount becomes read-only, or writable. `None` if anything else changes.
+    fn read_only_alone(&self) -> Option<bool> {
+        let wanted = &self.in_monitor;
+        match (wanted.attr_set, wanted.attr_clr, wanted.propagation) {
+            (libc::MOUNT_ATTR_RDONLY, 0, 0) => Some(true),
+            (0, libc::MOUNT_ATTR_RDONLY, 0) => Some(false),
+            _ => None,
+        }
+    }
 }
 
 /// mount_setattr(2): dirfd, path, flags, attributes and their size. EINVAL for what is no mount point, EOPNOTSUPP for a mount that the run began with.
@@ -137,12 +153,18 @@ pub fn mount_setattr(call: &mut Call<'_>) -> Result<Answer> {
     if flags & !KNOWN != 0 {
         return Err(Errno::EINVAL.into());
     }
+    let attributes = Attributes::read(call, call.arg(3), call.arg(4))?;
+    if attributes.change_nothing() {
+        return Ok(Answer::PassOn);
+    }
+    if !shares_mounts(call.task.tid) {
+        return elsewhere::change_at(call, flags.cast_signed(), attributes.read_only_alone());
+    }
     let target = call.object_at(call.int(0), &path, flags.cast_signed())?;
-    let Some(target) = in_run(target) else {
+    let Target::At(target) = target else {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;
-    let attributes = Attributes::read(call, call.arg(3), call.arg(4))?;
     let path = mounted_at(call, &target)?;
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
     let flags = flags & !libc::AT_EMPTY_PATH.cast_unsigned();

@@ -6,7 +6,7 @@ use goanna_sys::filter::Insn;
 use goanna_sys::restarts::ERESTARTSYS;
 use goanna_vfs::Description;
 
-use crate::answer::Mounting;
+use crate::answer::Argument;
 use crate::ptracer::program::Arg;
 
 /// The call that replaces the program's call.
@@ -37,8 +37,8 @@ pub enum Rewrite {
     },
     /// The call itself, which sends or connects, with other addresses.
     Addressed(Addressed),
-    /// mount(2) or umount2(2).
-    Mounting(Mounting),
+    /// The call itself, with other arguments at these positions.
+    Arguments(Vec<(usize, Argument)>),
     /// mmap(2) of memory that then gets this content, instead of a private mapping of a file.
     MapCopy(Vec<u8>),
     /// No call: it gets the kernel's result for a wait that a signal has ended, so that the kernel restarts it
@@ -150,11 +150,13 @@ impl Rewrite {
                 program.len() + 1 + new + 8 * (args.len() + 2)
             }
             Self::Addressed(send) => send.image.len(),
-            Self::Mounting(call) => call
-                .texts()
-                .map(|text| text.map_or(0, <[u8]>::len) + 1)
-                .iter()
-                .sum(),
+            Self::Arguments(arguments) => {
+                let text = |argument: &(usize, Argument)| match &argument.1 {
+                    Argument::Text(text) => text.len() + 1,
+                    Argument::Value(_) => 0,
+                };
+                arguments.iter().map(text).sum()
+            }
             Self::MapCopy(_) | Self::Interrupted => 0,
             Self::Filter(program) => FPROG + program.len() * size_of::<Insn>(),
         };
@@ -204,7 +206,7 @@ impl Rewrite {
                 image
             }
             Self::Addressed(send) => send.apply(base, regs),
-            Self::Mounting(call) => call.apply(base, regs),
+            Self::Arguments(arguments) => apply_arguments(arguments, base, regs),
             Self::Filter(program) => {
                 regs.set_number(libc::SYS_seccomp);
                 let mode = u64::from(libc::SECCOMP_SET_MODE_FILTER);
@@ -226,46 +228,25 @@ impl Rewrite {
     }
 }
 
-impl Mounting {
-    fn apply(&self, base: u64, regs: &mut Registers) -> Vec<u8> {
-        let mut image = Vec::new();
-        let [source, target, kind, data] = self.texts().map(|text| match text {
-            Some(text) => {
-                let at = base + image.len() as u64;
+/// As [`Rewrite::apply`].
+fn apply_arguments(arguments: &[(usize, Argument)], base: u64, regs: &mut Registers) -> Vec<u8> {
+    let mut image = Vec::new();
+    let mut args = regs.args();
+    for (at, argument) in arguments {
+        let value = match argument {
+            Argument::Value(value) => *value,
+            Argument::Text(text) => {
+                let address = base + image.len() as u64;
                 image.extend(with_nul(text));
-                at
+                address
             }
-            None => 0,
-        });
-        match self {
-            Self::Mount { flags, .. } => {
-                regs.set_first_args([source, target, kind, *flags, data]);
-            }
-            Self::Unmount { .. } => regs.set_first_args([target]),
-            Self::Pivot { .. } => regs.set_first_args([source, target]),
-        }
-        image
-    }
-
-    /// Source, target, type and options.
-    fn texts(&self) -> [Option<&[u8]>; 4] {
-        match self {
-            Self::Mount {
-                source,
-                target,
-                kind,
-                data,
-                ..
-            } => [
-                source.as_deref(),
-                Some(target),
-                kind.as_deref(),
-                data.as_deref(),
-            ],
-            Self::Unmount { target } => [None, Some(target), None, None],
-            Self::Pivot { new, old } => [Some(new), Some(old), None, None],
+        };
+        if let Some(arg) = args.get_mut(*at) {
+            *arg = value;
         }
     }
+    regs.set_args(args);
+    image
 }
 
 /// Flags of a mapping of memory instead of a file.
