@@ -1,19 +1,9 @@
 /* mount and umount2 with directories of the file system under test. */
-#include "step.h"
-#include <sys/mount.h>
+#include "trees.h"
 
 #ifndef MS_NOSYMFOLLOW
 #define MS_NOSYMFOLLOW 256
 #endif
-/* linux/mount.h does not get along with sys/mount.h in each C library. */
-#define CLONE_TREE 1
-#define SYS_OPEN_TREE_ATTR 467
-#define RECURSIVE 0x8000
-#define RDONLY_ATTR 1ULL
-#define NOEXEC_ATTR 8ULL
-struct attributes {
-	uint64_t set, clear, propagation, user_namespace;
-};
 
 static void refused(void)
 {
@@ -226,18 +216,6 @@ static void by_descriptors(void)
 	O("read-only", open("d/file", O_RDWR | O_CLOEXEC));
 	O("picked, no mount", syscall(SYS_fspick, AT_FDCWD, "d/file", 1));
 	T("umount", umount2("d", 0));
-}
-
-static int open_tree_at(int dirfd, const char *path, unsigned flags)
-{
-	return syscall(SYS_open_tree, dirfd, path, flags);
-}
-
-static int set_attributes(int dirfd, const char *path, unsigned flags, uint64_t set, uint64_t clear)
-{
-	struct attributes attributes = {.set = set, .clear = clear};
-
-	return syscall(SYS_mount_setattr, dirfd, path, flags, &attributes, sizeof attributes);
 }
 
 /* Copies of trees that only a descriptor refers to, and attributes of mounts. */

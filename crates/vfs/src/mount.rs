@@ -90,6 +90,12 @@ impl Mount {
         self.base.as_ref().map_or(self.number, |base| base.number)
     }
 
+    /// Whether it shows what `other` shows: it is the same mount, or a copy for which the kernel has a mount of its own.
+    pub fn shows_same(&self, other: &Self) -> bool {
+        let is_copy = self.in_kernel.is_some() && Arc::ptr_eq(&self.fs, &other.fs);
+        self.number == other.number || is_copy
+    }
+
     /// True for the host's own tree.
     pub fn is_host(&self) -> bool {
         self.target.is_empty()
@@ -230,7 +236,8 @@ impl Mounts {
             mount: Arc::clone(mount),
             node: place.node.clone(),
         };
-        if let Some(same) = self.by_number(mount.number) {
+        let copy = || self.in_order.iter().rfind(|other| other.shows_same(mount));
+        if let Some(same) = self.by_number(mount.number).or_else(copy) {
             return here(same);
         }
         if place.node.is_dir() {

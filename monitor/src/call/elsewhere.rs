@@ -2,13 +2,14 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use goanna_sys::procfs;
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Place, Result};
 
 use super::Call;
-use crate::shadow::Shadow;
+use crate::shadow::{Identity, Shadow};
 
 impl Call<'_> {
     /// The virtual object of a descriptor or working directory of the caller, in a mount that the caller sees, if it sees one that has it.
@@ -22,6 +23,16 @@ impl Call<'_> {
             true => self.mounts.seen(&*self.caller()?, place),
             false => place.clone(),
         })
+    }
+
+    /// The directory that a mount shows for which the kernel has the backing object `identity`, a mount that may be attached nowhere.
+    pub(super) fn detached(&self, identity: Identity) -> Option<Arc<Shadow>> {
+        if !self.monitor.roots.may_have_left(self.task.tid) {
+            return None;
+        }
+        let (place, object) = self.monitor.namespaces.bound_as(identity, &self.mounts)?;
+        let path = Arc::from(object);
+        Some(Arc::new(Shadow::Dir { place, path }))
     }
 
     /// The canonical path of `place`, and whether that name has been removed.

@@ -286,7 +286,8 @@ impl<'m> Call<'m> {
 
     fn shadow_of(&self, fd: i32, identity: Identity) -> Result<Option<Arc<Shadow>>> {
         let link = || format!("/proc/{}/fd/{fd}", self.task.tid);
-        self.monitor.shadows.of_link(identity, link)
+        let shadow = self.monitor.shadows.of_link(identity, link)?;
+        Ok(shadow.or_else(|| self.detached(identity)))
     }
 
     /// As [`Call::shadow`], for a call that Linux does not perform on an O_PATH descriptor (EBADF).

@@ -29,6 +29,8 @@ enum Found {
     Same,
     /// This path, under which it has the object.
     Path(Vec<u8>),
+    /// This path, under which it has a backing object instead of what a process has bound. The file system is that of the run-time directory.
+    Bound(Vec<u8>),
     /// It does not have the object, which is in a mount of the run.
     InRun(Place),
 }
@@ -37,7 +39,12 @@ impl Found {
     /// What `path` leads to from `dirfd`, under `AT_EMPTY_PATH` and `AT_SYMLINK_NOFOLLOW` in `flags`.
     fn at(call: &Call<'_>, dirfd: i32, path: &[u8], flags: i32) -> Result<Self> {
         if path.is_empty() && dirfd != libc::AT_FDCWD {
+            let namespaces = &call.monitor.namespaces;
+            let is_detached = namespaces
+                .bound_as(call.task.identity(dirfd)?, &call.mounts)
+                .is_some();
             return Ok(match call.object_at(dirfd, path, flags)? {
+                Target::At(_) if is_detached => Self::Same,
                 Target::At(place) if !place.mount.is_host() => Self::in_run(call, place),
                 _ => Self::Same,
             });
@@ -61,7 +68,7 @@ impl Found {
     fn in_run(call: &Call<'_>, place: Place) -> Self {
         match &place.mount.in_kernel {
             Some(in_kernel) if is_root(&place) => {
-                Self::Path(call.path_in_kernel(in_kernel.path.clone()))
+                Self::Bound(call.path_in_kernel(in_kernel.path.clone()))
             }
             _ => Self::InRun(place),
         }
@@ -74,7 +81,7 @@ impl Found {
         }
         match self {
             Self::Same => Ok(None),
-            Self::Path(_) | Self::InRun(_) => Err(Errno::EPERM.into()),
+            _ => Err(Errno::EPERM.into()),
         }
     }
 }
@@ -92,7 +99,10 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
         let wanted = request.flags.contains(stays).then_some(is_read_only);
         return Ok(match target {
             Found::Same => Answer::PassOn,
-            Found::Path(target) => with_path(1, target),
+            Found::Bound(_) if request.changes_file_system() => {
+                return Err(Errno::EOPNOTSUPP.into());
+            }
+            Found::Path(target) | Found::Bound(target) => with_path(1, target),
             Found::InRun(target) => change(&target, wanted)?,
         });
     }
@@ -104,7 +114,7 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
     match target {
         Found::Same if matches!(source, Found::Same) => return Ok(Answer::PassOn),
         Found::Same => may_mount(call)?,
-        Found::Path(target) => {
+        Found::Path(target) | Found::Bound(target) => {
             may_mount(call)?;
             arguments.push((1, Argument::Text(target)));
         }
@@ -116,7 +126,7 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
     }
     match source {
         Found::Same => {}
-        Found::Path(source) => arguments.push((0, Argument::Text(source))),
+        Found::Path(source) | Found::Bound(source) => arguments.push((0, Argument::Text(source))),
         Found::InRun(_) if request.flags.contains(MsFlags::MS_MOVE) => {
             return Err(Errno::EOPNOTSUPP.into());
         }
@@ -137,7 +147,7 @@ pub(super) fn open_tree(call: &Call<'_>, at: i32) -> Result<Answer> {
     }
     let path = match source {
         Found::Same => return Ok(Answer::PassOn),
-        Found::Path(path) => path,
+        Found::Path(path) | Found::Bound(path) => path,
         Found::InRun(source) => {
             may_mount(call)?;
             backing_object(call, &source)?
@@ -156,7 +166,7 @@ pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> 
     let mut arguments = Vec::new();
     match source {
         Found::Same => {}
-        Found::Path(source) => arguments.push((1, Argument::Text(source))),
+        Found::Path(source) | Found::Bound(source) => arguments.push((1, Argument::Text(source))),
         // A mount that the run began with.
         Found::InRun(source) if is_root(&source) => return Err(Errno::EOPNOTSUPP.into()),
         Found::InRun(_) => return Err(Errno::EINVAL.into()),
@@ -164,15 +174,15 @@ pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> 
     match target {
         Found::Same if arguments.is_empty() => return Ok(Answer::PassOn),
         Found::Same => {}
-        Found::Path(target) => arguments.push((3, Argument::Text(target))),
+        Found::Path(target) | Found::Bound(target) => arguments.push((3, Argument::Text(target))),
         Found::InRun(target) => arguments.push((3, Argument::Text(mount_point(call, target)?))),
     }
     may_mount(call)?;
     Ok(Answer::WithArguments(arguments))
 }
 
-/// fspick(2) and mount_setattr(2): dirfd, path. `wanted`: see [`change`].
-pub(super) fn change_at(call: &Call<'_>, at: i32, wanted: Option<bool>) -> Result<Answer> {
+/// fspick(2): dirfd, path.
+pub(super) fn pick(call: &Call<'_>, at: i32) -> Result<Answer> {
     let target = Found::at(call, call.int(0), &call.path(1)?, at)?;
     if target.may_be_changed(call)?.is_none() {
         return Ok(Answer::PassOn);
@@ -180,6 +190,20 @@ pub(super) fn change_at(call: &Call<'_>, at: i32, wanted: Option<bool>) -> Resul
     Ok(match target {
         Found::Same => Answer::PassOn,
         Found::Path(target) => with_path(1, target),
+        Found::Bound(_) => return Err(Errno::EOPNOTSUPP.into()),
+        Found::InRun(target) => change(&target, None)?,
+    })
+}
+
+/// mount_setattr(2): dirfd, path. `wanted`: see [`change`].
+pub(super) fn set_attributes(call: &Call<'_>, at: i32, wanted: Option<bool>) -> Result<Answer> {
+    let target = Found::at(call, call.int(0), &call.path(1)?, at)?;
+    if target.may_be_changed(call)?.is_none() {
+        return Ok(Answer::PassOn);
+    }
+    Ok(match target {
+        Found::Same => Answer::PassOn,
+        Found::Path(target) | Found::Bound(target) => with_path(1, target),
         Found::InRun(target) => change(&target, wanted)?,
     })
 }
@@ -209,7 +233,7 @@ pub(super) fn umount(call: &Call<'_>, path: &[u8], flags: MntFlags) -> Result<An
     let at = path_flags(!flags.contains(MntFlags::UMOUNT_NOFOLLOW), false);
     let target = match Found::at(call, libc::AT_FDCWD, path, at)? {
         Found::Same => return Ok(Answer::PassOn),
-        Found::Path(target) => target,
+        Found::Path(target) | Found::Bound(target) => target,
         Found::InRun(place) if is_root(&place) => return Err(Errno::EBUSY.into()),
         Found::InRun(_) => return Err(Errno::EINVAL.into()),
     };
@@ -228,12 +252,12 @@ pub fn pivot(call: &Call<'_>) -> Result<Answer> {
         (Found::Same, Found::Same) => return Ok(Answer::PassOn),
         (Found::InRun(_), _) => return Err(Errno::EINVAL.into()),
         (new, old) => {
-            if let Found::Path(new) = new {
+            if let Found::Path(new) | Found::Bound(new) = new {
                 arguments.push((0, Argument::Text(new)));
             }
             match old {
                 Found::Same => {}
-                Found::Path(old) => arguments.push((1, Argument::Text(old))),
+                Found::Path(old) | Found::Bound(old) => arguments.push((1, Argument::Text(old))),
                 Found::InRun(place) if !place.node.is_dir() => return Err(Errno::ENOTDIR.into()),
                 Found::InRun(place) => {
                     arguments.push((1, Argument::Text(mount_point(call, place)?)));
@@ -296,7 +320,7 @@ fn backing_object(call: &Call<'_>, source: &Place) -> Result<Vec<u8>> {
     }
     let object = Object::new(call, source.node.is_dir())?;
     let namespaces = &call.monitor.namespaces;
-    namespaces.bind((object.name, object.path), source, &call.mounts);
+    namespaces.bind((object.name, object.path), source)?;
     Ok(object.seen)
 }
 

@@ -182,7 +182,7 @@ pub fn fspick(call: &mut Call<'_>) -> Result<Answer> {
         flags.contains(Flags::FSPICK_EMPTY_PATH),
     );
     if !shares_mounts(call.task.tid) {
-        return elsewhere::change_at(call, at, None);
+        return elsewhere::pick(call, at);
     }
     let target = call.object_at(call.int(0), &call.path(1)?, at)?;
     let Target::At(target) = target else {

@@ -105,6 +105,11 @@ impl Request {
         self.flags.intersects(CHANGES)
     }
 
+    /// Whether it changes the file system that is mounted at the target, wherever else that is mounted.
+    pub(super) fn changes_file_system(&self) -> bool {
+        self.flags.contains(MsFlags::MS_REMOUNT) && !self.flags.contains(MsFlags::MS_BIND)
+    }
+
     /// Whether the source is a part of the tree of files.
     pub(super) fn moves(&self) -> bool {
         !self.changes() && self.flags.intersects(MsFlags::MS_BIND | MsFlags::MS_MOVE)

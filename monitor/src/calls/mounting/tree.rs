@@ -158,7 +158,7 @@ pub fn mount_setattr(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     }
     if !shares_mounts(call.task.tid) {
-        return elsewhere::change_at(call, flags.cast_signed(), attributes.read_only_alone());
+        return elsewhere::set_attributes(call, flags.cast_signed(), attributes.read_only_alone());
     }
     let target = call.object_at(call.int(0), &path, flags.cast_signed())?;
     let Target::At(target) = target else {

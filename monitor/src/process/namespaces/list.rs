@@ -86,7 +86,7 @@ impl<'l> Lines<'l> {
                     None => vec![self.reached(&line.target)],
                 };
                 for target in &targets {
-                    match self.bind_at(known, line, target) {
+                    match self.bind_at(known, line, target, in_run) {
                         Some(bind) => mounts.push(Arc::new(bind)),
                         None => in_kernel.push(KernelMount {
                             target: target.clone(),
@@ -151,13 +151,16 @@ impl<'l> Lines<'l> {
     }
 
     /// The bind mount of the run at `target` for which the kernel has the mount in `line`; `None` if that is another one.
-    fn bind_at(&self, known: &Namespaces, line: &HostMount<'_>, target: &[u8]) -> Option<Mount> {
+    fn bind_at(
+        &self,
+        known: &Namespaces,
+        line: &HostMount<'_>,
+        target: &[u8],
+        in_run: &Mounts,
+    ) -> Option<Mount> {
         let bind = self.bind_in(known, line)?;
         let path = self.reached(&line.target);
-        let source = bind.base.source.clone();
-        let flags = bind.flags | flags_of(line);
-        let mut mount = Mount::new(bind.fs, target.to_vec(), flags, source, bind.number);
-        mount.base = Some(bind.base);
+        let mut mount = bind.mount(line.id, target.to_vec(), flags_of(line), in_run);
         mount.in_kernel = Some(InKernel { id: line.id, path });
         Some(mount)
     }
@@ -222,7 +225,7 @@ fn paths_of<'m>(
     mounts: impl Iterator<Item = &'m Arc<Mount>>,
     caller: &Caller,
 ) -> Vec<Vec<u8>> {
-    let same = mounts.filter(|mount| mount.number == place.mount.number);
+    let same = mounts.filter(|mount| mount.shows_same(&place.mount));
     let paths = same.filter_map(|mount| match mount.fs.path(caller, &place.node) {
         Ok((path, false)) => Some(mount.absolute(&path)),
         _ => None,

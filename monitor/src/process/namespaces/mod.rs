@@ -22,6 +22,7 @@ use nix::fcntl::readlink;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Mutex, RwLock};
 
+use crate::shadow::Identity;
 use crate::shadow::run_directory::random_name;
 use list::{Lines, read_list};
 
@@ -35,9 +36,24 @@ struct Bind {
     /// The mount that has all its files.
     base: Arc<Mount>,
     flags: MountFlags,
-    number: u64,
+    /// The numbers of its copies in the run's tables, by their mount IDs. 0: one that is attached nowhere.
+    numbers: Arc<Mutex<HashMap<u64, u64>>>,
     /// The backing object, which the kernel has bound instead.
     object: PathBuf,
+    identity: Identity,
+}
+
+impl Bind {
+    /// The mount at `target` for which the kernel has one with this ID, in a table like `mounts`.
+    fn mount(self, id: u64, target: Vec<u8>, flags: MountFlags, mounts: &Mounts) -> Mount {
+        let source = self.base.source.clone();
+        let mut numbers = self.numbers.lock();
+        let number = *numbers.entry(id).or_insert_with(|| mounts.take_number());
+        drop(numbers);
+        let mut mount = Mount::new(self.fs, target, self.flags | flags, source, number);
+        mount.base = Some(self.base);
+        mount
+    }
 }
 
 /// The mounts that a process sees, with their mount points as the monitor reaches them, and its root directory.
@@ -162,18 +178,35 @@ impl Namespaces {
         !self.binds.read().is_empty()
     }
 
-    /// What is at `place` is about to be bound by a process that sees `mounts`. The kernel binds the backing object `object`, with the name `name`.
-    pub fn bind(&self, (name, object): (String, PathBuf), place: &Place, mounts: &Mounts) {
+    /// What is at `place` is about to be bound. The kernel binds the backing object `object`, with the name `name`.
+    pub fn bind(&self, (name, object): (String, PathBuf), place: &Place) -> Result<(), Errno> {
+        let found = nix::sys::stat::stat(&object)?;
         let base = Arc::clone(place.mount.whole());
         let bind = Bind {
             fs: Arc::new(Subtree::new(Arc::clone(&base.fs), place.node.clone())),
             base,
             // What is bound read-only stays so: the kernel cannot lock it.
             flags: place.mount.flags & (MountFlags::READ_ONLY | MountFlags::NO_EXEC),
-            number: mounts.take_number(),
+            numbers: Arc::default(),
             object,
+            identity: (found.st_dev, found.st_ino),
         };
         self.binds.write().insert(name, bind);
+        Ok(())
+    }
+
+    /// The bound directory for which the kernel has the backing object `identity`, and that object. By a descriptor of that, a process knows a mount that
+    /// is attached nowhere.
+    pub fn bound_as(&self, identity: Identity, mounts: &Mounts) -> Option<(Place, PathBuf)> {
+        let binds = self.binds.read();
+        let bind = binds.values().find(|bind| bind.identity == identity)?;
+        let bind = bind.clone();
+        let object = bind.object.clone();
+        drop(binds);
+        let mount = bind.mount(0, b"/".to_vec(), MountFlags::empty(), mounts);
+        let mount = Arc::new(mount);
+        let node = mount.fs.root();
+        node.is_dir().then_some((Place { mount, node }, object))
     }
 
     /// The kernel is about to mount something on the backing object with the name `name`, by which `place` is covered.
@@ -220,7 +253,9 @@ impl Namespaces {
     /// The backing directory that the kernel has bound instead of what `mount` shows, if that is a bind mount.
     pub fn backing_of(&self, mount: &Mount) -> Option<PathBuf> {
         let binds = self.binds.read();
-        let bind = binds.values().find(|bind| bind.number == mount.number)?;
+        let bind = binds
+            .values()
+            .find(|bind| Arc::ptr_eq(&bind.fs, &mount.fs))?;
         Some(bind.object.clone())
     }
 
