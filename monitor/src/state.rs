@@ -217,6 +217,14 @@ impl Monitor {
         }
     }
 
+    /// Puts `mount` in the place of the one with its number, for all processes that see that.
+    pub(crate) fn replace_mount(&self, mount: &Arc<Mount>) {
+        self.mounts.change(|table| table.replace(mount));
+        for run in self.nested.all() {
+            run.mounts.change(|table| table.replace(mount));
+        }
+    }
+
     /// Removes `mount`, for all processes that see it.
     pub(crate) fn remove_mount(&self, mount: &Mount) {
         self.mounts.change(|table| table.remove(mount));

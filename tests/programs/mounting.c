@@ -218,6 +218,15 @@ static void by_descriptors(void)
 	T("umount", umount2("d", 0));
 }
 
+/* In a new program, whose first call on a mount is open_tree. */
+__attribute__((constructor)) static void first_call(void)
+{
+	const char *path = getenv("FIRST_OPEN_TREE");
+
+	if (path)
+		_exit(open_tree_at(AT_FDCWD, path, CLONE_TREE) < 0 ? errno : 0);
+}
+
 /* Copies of trees that only a descriptor refers to, and attributes of mounts. */
 static void trees(void)
 {
@@ -245,6 +254,10 @@ static void trees(void)
 	int tree = MUST(open_tree_at(AT_FDCWD, "d", CLONE_TREE | O_CLOEXEC));
 	T("close on exec", fcntl(tree, F_GETFD));
 	O("a file in it", openat(tree, "dir/file", O_RDONLY));
+	CHILD("another program", {
+		setenv("FIRST_OPEN_TREE", "d", 1);
+		execl("/proc/self/exe", "mounting", NULL);
+	});
 	T("attributes of it", set_attributes(tree, "", AT_EMPTY_PATH, RDONLY_ATTR, 0));
 	O("read-only", openat(tree, "dir/file", O_RDWR));
 	MUST(mkdir("copy", 0755));
@@ -299,6 +312,165 @@ static void trees(void)
 	T("umount", umount2("d", 0));
 }
 
+static int bind_to(const char *from, const char *to)
+{
+	return mount(from, to, NULL, MS_BIND, NULL);
+}
+
+/* Directories and files under test, at other places under test. */
+static void bound(void)
+{
+	struct stat meta, other;
+	char text[PATH_MAX];
+
+	MUST(mkdir("b", 0755) | mkdir("b/from", 0755) | mkdir("b/from/sub", 0755) | mkdir("b/to", 0755));
+	make("b/from/file", "bound");
+	make("b/from/sub/deep", "deep");
+	make("b/to/covered", "covered");
+	make("b/plain", "plain");
+	MUST(chdir("b"));
+	for (int i = 0; i < 200; i++)
+		MUST(stat("to/covered", &meta) | stat("from/file", &meta) | stat("to", &meta) | stat("plain", &meta));
+	T("of nothing", bind_to("missing", "to"));
+	T("on nothing", bind_to("from", "missing"));
+	T("on a file", bind_to("from", "plain"));
+	T("a file on a directory", bind_to("plain", "to"));
+	T("bind", bind_to("from", "to"));
+	T("covered", access("to/covered", F_OK));
+	T("covered", stat("to/covered", &meta));
+	LISTED("to");
+	CONTENT("to/file");
+	CONTENT("to/sub/../file");
+	CONTENT("to/../plain");
+	MUST(stat("to/file", &meta) | stat("from/file", &other));
+	IS("the same file", meta.st_ino == other.st_ino && meta.st_dev == other.st_dev);
+	MUST(stat("to", &meta) | stat("from", &other));
+	IS("the same directory", meta.st_ino == other.st_ino && meta.st_dev == other.st_dev);
+	make("to/made", "made there");
+	CONTENT("from/made");
+	T("link", link("to/made", "from/linked"));
+	T("rename", rename("to/made", "from/moved"));
+	T("rename inside", rename("to/made", "to/sub/moved"));
+	T("unlink", unlink("from/sub/moved"));
+	T("and there", access("to/sub/moved", F_OK));
+	T("remove", rmdir("to"));
+	T("rename the mount point", rename("to", "renamed"));
+	T("into", chdir("to/sub"));
+	CWD();
+	CONTENT("deep");
+	CONTENT("../file");
+	CONTENT("../../plain");
+	T("busy with a working directory", umount2("..", 0));
+	T("busy with a working directory", umount2("../../to", 0));
+	T("up", chdir("../.."));
+	CWD();
+	int dir = MUST(open("to/sub", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+	T("busy with a directory", umount2("to", 0));
+	O("from a directory", openat(dir, "deep", O_RDONLY));
+	O("above it", openat(dir, "../../plain", O_RDONLY));
+	T("read-only", mount(NULL, "to", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+	O("write", open("to/file", O_WRONLY));
+	O("write from a directory", openat(dir, "deep", O_WRONLY));
+	close(dir);
+	O("make", open("to/new", O_WRONLY | O_CREAT, 0600));
+	T("make", mkdir("to/new", 0755));
+	T("may be written", access("to/file", W_OK));
+	O("and there", open("from/file", O_WRONLY));
+	copy_self("from/program", 0755);
+	CHILD("a program", execl("to/program", "to/program", NULL); _exit(1));
+	T("no programs", mount(NULL, "to", NULL, MS_REMOUNT | MS_BIND | MS_NOEXEC, NULL));
+	CHILD("no program", execl("to/program", "to/program", NULL); _exit(errno == EACCES ? 2 : 1));
+	O("written again", open("to/file", O_WRONLY));
+	T("shared with none", mount(NULL, "to", NULL, MS_PRIVATE, NULL));
+	T("private, no mount", mount(NULL, "to/sub", NULL, MS_PRIVATE, NULL));
+	T("remount, no mount", mount(NULL, "to/sub", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+	T("inside", mount("none", "to/sub", "tmpfs", 0, NULL));
+	make("to/sub/new", "new");
+	CONTENT("to/sub/new");
+	CONTENT("from/sub/deep");
+	T("busy with a mount", umount2("to", 0));
+	T("umount inside", umount2("to/sub", 0));
+	T("over it", bind_to("from/sub", "to"));
+	CONTENT("to/deep");
+	LISTED("to");
+	T("off it", umount2("to", 0));
+	CONTENT("to/file");
+	CHILD("user", drop(); T("umount", umount2("to", 0)); T("bind", bind_to("from", "to")));
+	T("umount", umount2("to", 0));
+	T("no mount any more", umount2("to", 0));
+	CONTENT("to/covered");
+	LISTED("to");
+	T("a file", bind_to("plain", "from/file"));
+	CONTENT("from/file");
+	T("unlink", unlink("from/file"));
+	T("over it", rename("plain", "from/file"));
+	O("create", open("from/file", O_WRONLY | O_CREAT | O_APPEND, 0600));
+	T("below", access("from/file/..", F_OK));
+	T("umount", umount2("from/file", 0));
+	CONTENT("from/file");
+	int fd = MUST(bind_to("from", "to") ? -1 : open("to/file", O_RDONLY | O_CLOEXEC));
+	T("inside", mount("none", "to/sub", "tmpfs", 0, NULL));
+	T("detach", umount2("to", MNT_DETACH));
+	CONTENT("to/covered");
+	T("gone", access("to/sub/deep", F_OK));
+	T("still open", read(fd, text, sizeof text));
+	close(fd);
+	LISTED("to");
+	T("into what is mounted", mount("none", "to", "tmpfs", 0, NULL));
+	MUST(mkdir("to/inner", 0755));
+	T("bind", bind_to("from", "to/inner"));
+	CONTENT("to/inner/file");
+	CONTENT("to/inner/../inner/file");
+	T("busy with a mount", umount2("to", 0));
+	T("umount", umount2("to/inner", 0));
+	T("umount", umount2("to", 0));
+	MUST(chdir(".."));
+}
+
+/* The same by descriptors. */
+static void bound_by_descriptors(void)
+{
+	MUST(chdir("b"));
+	int tree = MUST(open_tree_at(AT_FDCWD, "from", CLONE_TREE | O_CLOEXEC));
+	O("a file in it", openat(tree, "sub/deep", O_RDONLY));
+	O("a missing one", openat(tree, "missing", O_RDONLY));
+	O("for writing", openat(tree, "file", O_WRONLY));
+	T("read-only", set_attributes(tree, "", AT_EMPTY_PATH, RDONLY_ATTR, 0));
+	O("for writing", openat(tree, "file", O_WRONLY));
+	T("on a file", attach(tree, "plain"));
+	T("attached", attach(tree, "to"));
+	O("for writing", openat(tree, "file", O_WRONLY));
+	O("above it", openat(tree, "../plain", O_RDONLY));
+	close(tree);
+	CONTENT("to/file");
+	T("writable", set_attributes(AT_FDCWD, "to", 0, 0, RDONLY_ATTR));
+	O("for writing", open("to/file", O_WRONLY));
+	T("no mount point", set_attributes(AT_FDCWD, "to/sub", 0, RDONLY_ATTR, 0));
+	T("umount", umount2("to", 0));
+	struct attributes read_only = {.set = RDONLY_ATTR};
+	tree = MUST(syscall(SYS_OPEN_TREE_ATTR, AT_FDCWD, "plain", CLONE_TREE, &read_only, sizeof read_only));
+	T("a file on a directory", attach(tree, "to"));
+	T("a file", attach(tree, "from/file"));
+	close(tree);
+	CONTENT("from/file");
+	O("for writing", open("from/file", O_WRONLY));
+	T("umount", umount2("from/file", 0));
+	int dir = MUST(open("from", O_PATH | O_DIRECTORY | O_CLOEXEC));
+	tree = MUST(open_tree_at(dir, "", CLONE_TREE | AT_EMPTY_PATH | O_CLOEXEC));
+	int to = MUST(open("to", O_PATH | O_DIRECTORY | O_CLOEXEC));
+	T("onto a descriptor", syscall(SYS_move_mount, tree, "", to, "", FROM_EMPTY_PATH | TO_EMPTY_PATH));
+	CONTENT("to/file");
+	close(dir);
+	close(tree);
+	close(to);
+	T("umount", umount2("to", 0));
+	/* Never attached. */
+	for (int i = 0; i < 200; i++)
+		close(MUST(open_tree_at(AT_FDCWD, "from", CLONE_TREE)));
+	CHILD("user", drop(); T("copy", open_tree_at(AT_FDCWD, "from", CLONE_TREE)));
+	MUST(chdir(".."));
+}
+
 /* A process that often looks at a file is answered without the monitor, but not while the file is hidden. */
 static void hidden(void)
 {
@@ -339,4 +511,6 @@ static void steps(void)
 	of_root();
 	by_descriptors();
 	trees();
+	bound();
+	bound_by_descriptors();
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bitflags::bitflags;
 
-use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, caps};
+use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, Subtree, caps};
 
 bitflags! {
     /// Mount options the switch itself enforces.
@@ -80,6 +80,30 @@ impl Mount {
         }
     }
 
+    /// A mount at `target` of what is at `place`, a directory or file in another mount, with its restrictions and `flags`.
+    pub fn of_part(place: &Place, target: Vec<u8>, flags: MountFlags, number: u64) -> Self {
+        let base = Arc::clone(place.mount.whole());
+        let part = Subtree::new(Arc::clone(&base.fs), place.node.clone());
+        let flags = flags | place.mount.restrictions();
+        let mut mount = Self::new(Arc::new(part), target, flags, base.source.clone(), number);
+        mount.base = Some(base);
+        mount
+    }
+
+    /// The same mount at another place, or with other flags.
+    #[must_use]
+    pub fn changed(&self, target: Vec<u8>, flags: MountFlags) -> Self {
+        let (fs, source) = (Arc::clone(&self.fs), self.source.clone());
+        let mut mount = Self::new(fs, target, flags, source, self.number);
+        mount.base.clone_from(&self.base);
+        mount
+    }
+
+    /// The flags that every mount of a part of it has.
+    pub fn restrictions(&self) -> MountFlags {
+        self.flags & (MountFlags::READ_ONLY | MountFlags::NO_EXEC)
+    }
+
     /// The mount that has all files of its file system: itself, or the one of which it shows a part.
     pub fn whole(self: &Arc<Self>) -> &Arc<Self> {
         self.base.as_ref().unwrap_or(self)
@@ -109,6 +133,11 @@ impl Mount {
     /// True for a mount of the host that a program of the run has made.
     pub fn is_hosted(&self) -> bool {
         self.flags.contains(MountFlags::HOSTED)
+    }
+
+    /// True for a mount that a program of the run has made.
+    pub fn is_made(&self) -> bool {
+        self.is_hosted() || self.base.is_some()
     }
 
     /// The absolute path of a path relative to the mount's root.
@@ -324,6 +353,20 @@ impl Mounts {
         source: String,
     ) -> Arc<Mount> {
         self.insert(fs, target, MountFlags::HOSTED, source)
+    }
+
+    /// Puts `mount` over what is at its place.
+    pub fn attach(&mut self, mount: Arc<Mount>) {
+        self.push(mount);
+    }
+
+    /// Puts `mount` in the place of the one with its number, if the table has that.
+    pub fn replace(&mut self, mount: &Arc<Mount>) {
+        let is_it = |other: &&mut Arc<Mount>| other.number == mount.number;
+        if let Some(former) = self.in_order.iter_mut().find(is_it) {
+            *former = Arc::clone(mount);
+            self.index();
+        }
     }
 
     /// Takes `mount` out of the table. What it covered appears again.

@@ -19,10 +19,16 @@ impl Call<'_> {
 
     /// The same, of something else that is known by its place.
     pub fn seen(&self, place: &Place) -> Result<Place, Errno> {
-        Ok(match self.monitor.roots.may_have_left(self.task.tid) {
-            true => self.mounts.seen(&*self.caller()?, place),
-            false => place.clone(),
-        })
+        let mount = &place.mount;
+        if !self.monitor.roots.may_have_left(self.task.tid) && mount.base.is_none() {
+            return Ok(place.clone());
+        }
+        // It may have been attached or changed since.
+        if let Some(mount) = self.monitor.hosted.detached(place) {
+            let node = place.node.clone();
+            return Ok(Place { mount, node });
+        }
+        Ok(self.mounts.seen(&*self.caller()?, place))
     }
 
     /// The directory that a mount shows for which the kernel has the backing object `identity`, a mount that may be attached nowhere.

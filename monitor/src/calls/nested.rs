@@ -8,7 +8,7 @@ use nix::unistd::gettid;
 use parking_lot::MutexGuard;
 
 use crate::Monitor;
-use crate::calls::mounting::hosted::release_unheld;
+use crate::calls::mounting::hosted::is_open;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::nested_runs::NestedRun;
 use crate::process::task::credentials;
@@ -114,14 +114,14 @@ fn end(monitor: &Monitor, _: &MutexGuard<'_, ()>, run: Arc<NestedRun>) -> Vec<u8
     let is_over = !monitor.nested.has_processes(&run);
     let own = run.own_mounts(&monitor.mounts);
     if is_over {
-        for mount in own.iter().filter(|mount| mount.is_hosted()) {
+        for mount in own.iter().filter(|mount| mount.is_made()) {
             // What fails here is tried again at the end of the whole run.
             let _ = monitor.hosted.remove(monitor, mount, MntFlags::MNT_DETACH);
         }
     }
     let of_others: Vec<_> = own_mounts(monitor).collect();
     let mut is_held = false;
-    let marked = own.into_iter().filter(|mount| !mount.is_hosted());
+    let marked = own.into_iter().filter(|mount| !mount.is_made());
     let marked: Vec<_> = marked
         .map(|mount| {
             let is_same = |other: &Arc<Mount>| other.number == mount.number;
@@ -148,11 +148,4 @@ fn end(monitor: &Monitor, _: &MutexGuard<'_, ()>, run: Arc<NestedRun>) -> Vec<u8
 fn own_mounts(monitor: &Monitor) -> impl Iterator<Item = Arc<Mount>> {
     let runs = monitor.nested.all().into_iter();
     runs.flat_map(|run| run.own_mounts(&monitor.mounts))
-}
-
-/// Whether a process has a descriptor of something in `mount`.
-fn is_open(monitor: &Monitor, mount: &Mount) -> bool {
-    release_unheld(monitor, mount);
-    monitor.shadows.sweep_files();
-    monitor.shadows.any_in(mount)
 }

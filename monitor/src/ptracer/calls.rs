@@ -378,8 +378,9 @@ impl Supervisor {
                 description,
                 cloexec,
             } => Ok(Next::Instead(Rewrite::Open {
+                // ENOENT, so the description is sent. An open with O_PATH is a stop in every run.
                 path: Vec::new(),
-                flags: if cloexec { libc::O_CLOEXEC } else { 0 },
+                flags: libc::O_PATH | if cloexec { libc::O_CLOEXEC } else { 0 },
                 source: Some(description),
             })),
             Answer::MapCopy(content) => Ok(Next::Instead(Rewrite::MapCopy(content))),

@@ -1,7 +1,8 @@
-//! The mounts of the host that programs of a run have made in its mounts.
+//! The mounts that programs of a run have made in its mounts. They end with the run.
 //!
-//! The kernel mounts the file system on a directory that nothing else uses, `m/RANDOM` in the run-time directory. A file system that shows this
-//! directory of the host is in the table of mounts instead of the directory that the program named. It ends with the run.
+//! - A file system that the kernel has: it mounts that on a directory that nothing else uses, `m/RANDOM` in the run-time directory. A file system that shows this
+//!   directory of the host is in the table of mounts instead of the directory that the program named.
+//! - What is bound from a mount, for which the kernel has nothing ([`Mount::of_part`]).
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, HostDirectory, Mount, OpenHostDirectory, Place, Result};
+use goanna_vfs::{Errno, HostDirectory, Mount, MountFlags, OpenHostDirectory, Place, Result};
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 
@@ -22,30 +23,44 @@ use crate::state::Monitor;
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The mounts of the host that programs have made in mounts of the run.
+/// From this number of copies on that are attached nowhere, those are forgotten that no process has open.
+const DETACHED_MAX: usize = 64;
+
+/// The mounts that programs have made in mounts of the run.
 ///
 /// Lock order: `mounts`, the root of a [`HostDirectory`], the table of mounts; the locks of other back ends come after `mounts`. No call waits for a tracee under it, but for file systems of the host.
 #[derive(Debug)]
 pub struct Hosted {
     /// `None` where there can be none.
     open: Option<OpenHostDirectory>,
-    mounts: Mutex<Vec<HostedMount>>,
+    mounts: Mutex<Vec<MadeMount>>,
+    /// Copies that are attached nowhere. The lock is a leaf.
+    detached: Mutex<Vec<Arc<Mount>>>,
     /// What umount2(2) with MNT_EXPIRE has found unused. Our own look at it takes the kernel's mark away. The lock is a leaf.
     expiring: Mutex<HashSet<PathBuf>>,
 }
 
-struct HostedMount {
+struct MadeMount {
     mount: Arc<Mount>,
+    /// What it covers.
+    covered: Place,
+    /// The kernel's mount, unless it is bound from a mount of the run.
+    in_kernel: Option<HostedMount>,
+}
+
+struct HostedMount {
     fs: Arc<dyn HostDirectory>,
     /// Where the kernel has mounted it.
     dir: PathBuf,
-    /// The directory that it covers.
-    covered: Place,
 }
 
-impl std::fmt::Debug for HostedMount {
+impl std::fmt::Debug for MadeMount {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?} at {}", self.mount, self.dir.display())
+        let dir = self.in_kernel.as_ref().map(|hosted| hosted.dir.display());
+        match dir {
+            Some(dir) => write!(f, "{:?} at {dir}", self.mount),
+            None => write!(f, "{:?}", self.mount),
+        }
     }
 }
 
@@ -55,6 +70,7 @@ impl Hosted {
         Self {
             open,
             mounts: Mutex::default(),
+            detached: Mutex::default(),
             expiring: Mutex::default(),
         }
     }
@@ -69,17 +85,15 @@ impl Hosted {
         mount: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<()> {
         let open = self.open.ok_or(Errno::EOPNOTSUPP)?;
-        let (path, is_removed) = Pos::Mounted(target.clone()).path(&*call.caller()?)?;
-        if is_removed {
-            return Err(Errno::ENOENT.into());
-        }
+        let path = path_of(call, &target)?;
         let monitor = call.monitor;
         let mut mounts = self.mounts.lock();
         let is_below =
-            |one: &&HostedMount| one.mount.number == target.mount.number && is_root(&target);
+            |one: &&MadeMount| one.mount.number == target.mount.number && is_root(&target);
         // On the same directory, so that the kernel sees what is below.
-        let dir = match mounts.iter().find(is_below) {
-            Some(one) => one.dir.clone(),
+        let below = mounts.iter().find(is_below);
+        let dir = match below.and_then(|one| one.in_kernel.as_ref()) {
+            Some(hosted) => hosted.dir.clone(),
             None => monitor.shadows.rundir().mount_point().map_err(errno)?,
         };
         let opened = mount(&dir).and_then(|()| {
@@ -98,20 +112,96 @@ impl Hosted {
         cover(monitor, &target, true);
         let shown = Arc::clone(&fs) as _;
         let mount = monitor.change_mounts(call.task.tid, |table| table.cover(path, shown, source));
-        mounts.push(HostedMount {
+        mounts.push(MadeMount {
             mount,
-            fs,
-            dir,
             covered: target,
+            in_kernel: Some(HostedMount { fs, dir }),
         });
+        Ok(())
+    }
+
+    /// A copy of what is at `place` with `flags`, which is attached nowhere. EOPNOTSUPP for a directory that leads to a mount point, and exists on no file system; and if it is to be
+    /// `recursive` and something is mounted inside.
+    pub fn copy(
+        &self,
+        call: &Call<'_>,
+        place: &Place,
+        flags: MountFlags,
+        recursive: bool,
+    ) -> Result<Arc<Mount>> {
+        let is_shown = place.mount.is_host() || place.mount.is_synthetic();
+        if is_shown || recursive && has_mounts_inside(call, place)? {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        let number = call.mounts.take_number();
+        let copy = Arc::new(Mount::of_part(place, b"/".to_vec(), flags, number));
+        let mut detached = self.detached.lock();
+        if detached.len() >= DETACHED_MAX {
+            let known = std::mem::take(&mut *detached);
+            drop(detached);
+            let used = known.into_iter().filter(|copy| is_open(call.monitor, copy));
+            let used: Vec<_> = used.collect();
+            detached = self.detached.lock();
+            detached.extend(used);
+        }
+        detached.push(Arc::clone(&copy));
+        Ok(copy)
+    }
+
+    /// The copy that is attached nowhere and has `place`.
+    pub fn detached(&self, place: &Place) -> Option<Arc<Mount>> {
+        let detached = self.detached.lock();
+        let mut found = detached
+            .iter()
+            .filter(|copy| copy.number == place.mount.number);
+        found.next().map(Arc::clone)
+    }
+
+    /// Mounts `copy` over `target`, a directory or file in a mount. ENOTDIR if only one of them is a directory, ENOENT if `target` has been removed.
+    pub fn attach(&self, call: &Call<'_>, copy: &Mount, target: Place) -> Result<()> {
+        let path = path_of(call, &target)?;
+        if copy.fs.root().is_dir() != target.node.is_dir() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        let (monitor, mount) = (call.monitor, Arc::new(copy.changed(path, copy.flags)));
+        self.detached
+            .lock()
+            .retain(|other| other.number != copy.number);
+        let mut mounts = self.mounts.lock();
+        cover(monitor, &target, true);
+        monitor.change_mounts(call.task.tid, |table| table.attach(Arc::clone(&mount)));
+        mounts.push(MadeMount {
+            mount,
+            covered: target,
+            in_kernel: None,
+        });
+        Ok(())
+    }
+
+    /// Gives what is bound as `mount` other flags. EPERM to take away those that the mount has of which it shows a part; EOPNOTSUPP for a mount of another kind.
+    pub fn set_flags(&self, monitor: &Monitor, mount: &Mount, flags: MountFlags) -> Result<()> {
+        let base = mount.base.as_ref().ok_or(Errno::EOPNOTSUPP)?;
+        if !flags.contains(base.restrictions()) {
+            return Err(Errno::EPERM.into());
+        }
+        let is_it = |other: &&mut Arc<Mount>| other.number == mount.number;
+        if let Some(copy) = self.detached.lock().iter_mut().find(is_it) {
+            *copy = Arc::new(copy.changed(copy.target.clone(), flags));
+            return Ok(());
+        }
+        let mut mounts = self.mounts.lock();
+        let made = mounts.iter_mut().map(|one| &mut one.mount).find(is_it);
+        let made = made.ok_or(Errno::EOPNOTSUPP)?;
+        *made = Arc::new(made.changed(made.target.clone(), flags));
+        monitor.replace_mount(made);
         Ok(())
     }
 
     /// Where the kernel has mounted `mount`; `None` for a mount of another kind.
     pub fn dir_of(&self, mount: &Mount) -> Option<PathBuf> {
         let mounts = self.mounts.lock();
-        let mut found = mounts.iter().filter(|one| one.mount.number == mount.number);
-        found.next().map(|one| one.dir.clone())
+        let found = mounts.iter().find(|one| one.mount.number == mount.number)?;
+        found.in_kernel.as_ref().map(|hosted| hosted.dir.clone())
     }
 
     /// umount2(2) of what the kernel has mounted on `path`. The caller has no node in it.
@@ -151,28 +241,78 @@ impl Hosted {
     /// umount2(2) of `mount` with `flags`. The caller has no node in it. EBUSY for a mount of another kind, and while programs use it.
     pub fn remove(&self, monitor: &Monitor, mount: &Mount, flags: MntFlags) -> Result<()> {
         let mut mounts = self.mounts.lock();
-        let is_it = |one: &HostedMount| one.mount.number == mount.number;
-        let at = mounts.iter().position(is_it).ok_or(Errno::EBUSY)?;
-        let one = mounts.get(at).ok_or(Errno::EBUSY)?;
-        let take_out = || monitor.remove_mount(mount);
-        if flags.contains(MntFlags::MNT_DETACH) {
-            self.unmount(&one.dir, flags)?;
-            take_out();
-        } else {
-            // They are found again by their paths from the root.
-            release_unheld(monitor, mount);
-            one.fs.while_closed(&one.dir, &mut || {
-                self.unmount(&one.dir, flags)?;
-                take_out();
-                Ok(())
-            })?;
+        self.remove_from(&mut mounts, monitor, mount, flags)
+    }
+
+    fn remove_from(
+        &self,
+        mounts: &mut Vec<MadeMount>,
+        monitor: &Monitor,
+        mount: &Mount,
+        flags: MntFlags,
+    ) -> Result<()> {
+        let is_it = |one: &MadeMount| one.mount.number == mount.number;
+        let detaches = flags.contains(MntFlags::MNT_DETACH);
+        // The kernel does not know what is bound inside of a mount of its own.
+        let inside = |one: &&MadeMount| one.covered.mount.number == mount.number;
+        while let Some(one) = mounts.iter().rfind(inside) {
+            let inner = Arc::clone(&one.mount);
+            if !detaches {
+                return Err(Errno::EBUSY.into());
+            }
+            self.remove_from(mounts, monitor, &inner, flags)?;
         }
-        let one = mounts.remove(at);
+        let one = mounts.iter().find(|one| is_it(one)).ok_or(Errno::EBUSY)?;
+        let take_out = || monitor.remove_mount(mount);
+        match &one.in_kernel {
+            None if detaches || !is_open(monitor, mount) => take_out(),
+            None => return Err(Errno::EBUSY.into()),
+            Some(hosted) if detaches => {
+                self.unmount(&hosted.dir, flags)?;
+                take_out();
+            }
+            Some(hosted) => {
+                // They are found again by their paths from the root.
+                release_unheld(monitor, mount);
+                hosted.fs.while_closed(&hosted.dir, &mut || {
+                    self.unmount(&hosted.dir, flags)?;
+                    take_out();
+                    Ok(())
+                })?;
+            }
+        }
         cover(monitor, &one.covered, false);
-        // Something else may be mounted there.
-        let _ = std::fs::remove_dir(&one.dir);
+        if let Some(hosted) = &one.in_kernel {
+            // Something else may be mounted there.
+            let _ = std::fs::remove_dir(&hosted.dir);
+        }
+        mounts.retain(|one| !is_it(one));
         Ok(())
     }
+}
+
+/// The canonical path of `target`. ENOENT if that name has been removed.
+fn path_of(call: &Call<'_>, target: &Place) -> Result<Vec<u8>> {
+    let (path, is_removed) = Pos::Mounted(target.clone()).path(&*call.caller()?)?;
+    if is_removed {
+        return Err(Errno::ENOENT.into());
+    }
+    Ok(path)
+}
+
+/// Whether anything is mounted inside of the directory `place`.
+fn has_mounts_inside(call: &Call<'_>, place: &Place) -> Result<bool> {
+    let mut dir = path_of(call, place)?;
+    dir.push(b'/');
+    let is_inside = |mount: &Arc<Mount>| mount.target.starts_with(&dir);
+    Ok(place.node.is_dir() && call.mounts.iter().any(is_inside))
+}
+
+/// Whether a process has a descriptor of something in `mount`.
+pub fn is_open(monitor: &Monitor, mount: &Mount) -> bool {
+    release_unheld(monitor, mount);
+    monitor.shadows.sweep_files();
+    monitor.shadows.any_in(mount)
 }
 
 /// Lets go of what no program uses in `mount`.

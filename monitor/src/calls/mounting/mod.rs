@@ -2,7 +2,8 @@
 //!
 //! The kernel does not see the mounts of a run. It would mount on the host's directory of the same name, which the program does not
 //! see, or on the backing object of its working directory, which other programs use. So the monitor makes these calls, with the caller's
-//! credentials: in a mount that shows a directory of the host they are about the host's directory, and elsewhere about one that [`hosted`] makes.
+//! credentials: in a mount that shows a directory of the host they are about the host's directory, and elsewhere about one that [`hosted`] makes. What is bound from
+//! other mounts is in the table of the run's mounts alone.
 //!
 //! `elsewhere.rs`: the same by a process in another mount namespace, for which the monitor cannot mount.
 
@@ -17,8 +18,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, FileKind, Place, Result, caps};
-use nix::mount::MntFlags;
+use goanna_vfs::{Errno, FileKind, MountFlags, Place, Result, caps};
+use nix::mount::{MntFlags, MsFlags};
 use rustix::fs::CWD;
 
 use crate::call::{Answer, Call, Target};
@@ -79,7 +80,32 @@ fn mount_over(
     Ok(Answer::DONE)
 }
 
-/// mount(2): source, target, type, flags, data. EOPNOTSUPP where the source would be a directory in a store, an encrypted directory or an image.
+/// Options of a mount of the run. The kernel's other ones do not matter in a mount, where `no_new_privs` is set and devices are the monitor's.
+fn flags_of(flags: MsFlags) -> MountFlags {
+    let mut options = MountFlags::empty();
+    options.set(MountFlags::READ_ONLY, flags.contains(MsFlags::MS_RDONLY));
+    options.set(MountFlags::NO_EXEC, flags.contains(MsFlags::MS_NOEXEC));
+    options
+}
+
+/// mount(2) that changes the mount at `target`.
+fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> {
+    if !is_root(target) || target.mount.base.is_none() {
+        let path = mounted_at(call, target)?;
+        request.perform(call, request.source.as_deref(), &path)?;
+    } else if request.changes_file_system() {
+        return Err(Errno::EOPNOTSUPP.into());
+    } else if request.flags.contains(MsFlags::MS_REMOUNT) {
+        let flags = flags_of(request.flags);
+        call.monitor
+            .hosted
+            .set_flags(call.monitor, &target.mount, flags)?;
+    }
+    // No mount of the run has others that follow it.
+    Ok(Answer::DONE)
+}
+
+/// mount(2): source, target, type, flags, data. EOPNOTSUPP for a source in a store, an encrypted directory or an image and a target on the host.
 pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     let request = Request::read(call)?;
     if !shares_mounts(call.task.tid) {
@@ -107,8 +133,15 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::Wait);
     }
     if request.changes() {
-        let path = mounted_at(call, &target)?;
-        request.perform(call, request.source.as_deref(), &path)?;
+        return change(call, &request, &target);
+    }
+    if let Some(source) = request.bound_in_run(call)? {
+        let (hosted, recursive) = (
+            &call.monitor.hosted,
+            request.flags.contains(MsFlags::MS_REC),
+        );
+        let copy = hosted.copy(call, &source, MountFlags::empty(), recursive)?;
+        hosted.attach(call, &copy, target)?;
         return Ok(Answer::DONE);
     }
     let source = request.source_on_host(call)?;
@@ -121,7 +154,7 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
 }
 
 /// move_mount(2): dirfd and path of the source, dirfd and path of the target, flags. Into a mount it attaches what has a descriptor; EOPNOTSUPP for what is
-/// attached elsewhere, and for a source in a mount.
+/// attached elsewhere, and to attach on the host what the kernel does not have.
 pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     use rustix::mount::{MoveMountFlags as Flags, move_mount};
 
@@ -165,7 +198,23 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
                 Ok(move_mount(&mount, "", CWD, path, flags).map_err(from_rustix)?)
             })
         }
-        _ => {
+        (Target::At(source), Target::At(target)) => {
+            may_mount(call)?;
+            // By its own place: what is attached nowhere is in no table.
+            let shadow = match from.is_empty() {
+                true => call.shadow(call.int(0))?,
+                false => None,
+            };
+            let place = shadow.as_ref().map_or(&source, |shadow| shadow.place());
+            let copy = call.monitor.hosted.detached(place);
+            let copy = copy.ok_or(Errno::EOPNOTSUPP)?;
+            if target.node.is_dir() != copy.fs.root().is_dir() {
+                return Err(Errno::EINVAL.into());
+            }
+            call.monitor.hosted.attach(call, &copy, target)?;
+            Ok(Answer::DONE)
+        }
+        (Target::At(_), Target::PassOn) => {
             may_mount(call)?;
             Err(Errno::EOPNOTSUPP.into())
         }

@@ -120,6 +120,18 @@ impl Request {
         !self.moves() && self.kind.as_deref().is_some_and(needs_device)
     }
 
+    /// The source, if it is to be bound and the kernel does not have it.
+    pub(super) fn bound_in_run(&self, call: &Call<'_>) -> Result<Option<Place>> {
+        let source = self.source.as_deref().filter(|_| self.moves());
+        let Some(source) = source.filter(|_| !self.flags.contains(MsFlags::MS_MOVE)) else {
+            return Ok(None);
+        };
+        Ok(match call.resolve(libc::AT_FDCWD, source, true)?.at {
+            Pos::Mounted(place) if !is_in_kernel(&place) => Some(place),
+            _ => None,
+        })
+    }
+
     /// The source by a path that leads the monitor to the same object. What is not a path stays as it is.
     pub(super) fn source_on_host(&self, call: &Call<'_>) -> Result<Option<Vec<u8>>> {
         let Some(source) = &self.source else {

@@ -1,15 +1,15 @@
 //! open_tree(2), open_tree_attr(2) and mount_setattr(2).
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use goanna_sys::mount_attr;
-use goanna_vfs::{Errno, Result};
+use goanna_vfs::{Errno, MountFlags, Place, Result};
 use rustix::fs::CWD;
 use rustix::mount::{OpenTreeFlags, open_tree as open_tree_at};
 
-use super::hosted::is_in_kernel;
+use super::hosted::{is_in_kernel, is_root};
 use super::{elsewhere, may_mount, mounted_at, path_flags};
 use crate::answer::Answer;
 use crate::call::{Call, Target, words};
@@ -21,35 +21,26 @@ use crate::process::task::acting_as;
 /// `AT_RECURSIVE`
 const RECURSIVE: u32 = 0x8000;
 
-/// open_tree(2): dirfd, path, flags. Without OPEN_TREE_CLONE it opens the object with O_PATH. EOPNOTSUPP for a copy of a directory in a store, an encrypted
-/// directory or an image.
+/// open_tree(2): dirfd, path, flags. Without OPEN_TREE_CLONE it opens the object with O_PATH.
 pub fn open_tree(call: &mut Call<'_>) -> Result<Answer> {
-    open(call, |_| Ok(()))
+    open(call, None)
 }
 
 /// open_tree_attr(2): as open_tree(2), and attributes for the copy, and their size. EOPNOTSUPP without OPEN_TREE_CLONE.
 pub fn open_tree_attr(call: &mut Call<'_>) -> Result<Answer> {
     let (address, size) = (call.arg(3), call.arg(4));
-    let flags = call.uint(2);
     if address == 0 && size != 0 {
         return Err(Errno::EINVAL.into());
     }
     if address == 0 {
         return open_tree(call);
     }
-    let is_copy = flags & OpenTreeFlags::OPEN_TREE_CLONE.bits() != 0;
     let attributes = Attributes::read(call, address, size)?;
-    open(call, |tree| {
-        let tree = tree.filter(|_| is_copy).ok_or(Errno::EOPNOTSUPP)?;
-        mount_attr::set_tree(tree, flags & RECURSIVE, &attributes.in_monitor)
-    })
+    open(call, Some(&attributes))
 }
 
-/// Opens a tree; `change` gets the copy, if it is to be one.
-fn open(
-    call: &Call<'_>,
-    change: impl FnOnce(Option<BorrowedFd<'_>>) -> Result<(), Errno>,
-) -> Result<Answer> {
+/// Opens a tree; a copy of it gets `attributes`. EOPNOTSUPP for attributes and no copy.
+fn open(call: &Call<'_>, attributes: Option<&Attributes>) -> Result<Answer> {
     use OpenTreeFlags as Flags;
 
     let known = Flags::OPEN_TREE_CLONE
@@ -76,22 +67,55 @@ fn open(
     };
     let cloexec = flags.contains(Flags::OPEN_TREE_CLOEXEC);
     if !clones {
-        change(None)?;
+        if attributes.is_some() {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         return open_path_only(call, dirfd, &path, at, cloexec);
     }
     may_mount(call)?;
     let source = target.mount.fs.host_path(&target.node);
-    let source = source
-        .filter(|_| is_in_kernel(&target))
-        .ok_or(Errno::EOPNOTSUPP)?;
+    let Some(source) = source.filter(|_| is_in_kernel(&target)) else {
+        let recursive = flags.contains(Flags::AT_RECURSIVE);
+        return copy_in_run(call, &target, recursive, attributes, cloexec);
+    };
     let tree = acting_as(&*call.caller()?, None, || {
-        let flags = (flags - Flags::AT_EMPTY_PATH) | Flags::OPEN_TREE_CLOEXEC;
-        let tree = open_tree_at(CWD, &source, flags).map_err(from_rustix)?;
-        change(Some(tree.as_fd()))?;
+        let opened = (flags - Flags::AT_EMPTY_PATH) | Flags::OPEN_TREE_CLOEXEC;
+        let tree = open_tree_at(CWD, &source, opened).map_err(from_rustix)?;
+        if let Some(attributes) = attributes {
+            let recursive = flags.bits() & RECURSIVE;
+            mount_attr::set_tree(tree.as_fd(), recursive, &attributes.in_monitor)?;
+        }
         Ok(tree)
     })?;
     Ok(Answer::Receive {
         description: tree.into(),
+        cloexec,
+    })
+}
+
+/// Opens a copy of what is at `place`, for which the kernel has nothing.
+fn copy_in_run(
+    call: &Call<'_>,
+    place: &Place,
+    recursive: bool,
+    attributes: Option<&Attributes>,
+    cloexec: bool,
+) -> Result<Answer> {
+    let monitor = call.monitor;
+    let flags = match attributes {
+        Some(attributes) => attributes.flags(MountFlags::empty())?,
+        None => MountFlags::empty(),
+    };
+    let mount = monitor.hosted.copy(call, place, flags, recursive)?;
+    let node = mount.fs.root();
+    let root = Place { mount, node };
+    let shadows = &monitor.shadows;
+    let description = match root.node.is_dir() {
+        true => shadows.open_directory(&root, libc::O_PATH, false)?,
+        false => shadows.reference(&root, call.mounts.any_caches_content(), false)?,
+    };
+    Ok(Answer::Receive {
+        description: description.into(),
         cloexec,
     })
 }
@@ -124,6 +148,21 @@ impl Attributes {
             in_monitor,
             _user_namespace: user_namespace,
         })
+    }
+
+    /// The flags of a mount of the run that has `flags`. EOPNOTSUPP for an ID mapping. The others that it does not know matter in no mount, see
+    /// [`flags_of`](super::flags_of).
+    fn flags(&self, flags: MountFlags) -> Result<MountFlags, Errno> {
+        let of = |bits: u64| {
+            let mut flags = MountFlags::empty();
+            flags.set(MountFlags::READ_ONLY, bits & libc::MOUNT_ATTR_RDONLY != 0);
+            flags.set(MountFlags::NO_EXEC, bits & libc::MOUNT_ATTR_NOEXEC != 0);
+            flags
+        };
+        if self.in_monitor.attr_set & libc::MOUNT_ATTR_IDMAP != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(flags - of(self.in_monitor.attr_clr) | of(self.in_monitor.attr_set))
     }
 
     fn change_nothing(&self) -> bool {
@@ -165,6 +204,13 @@ pub fn mount_setattr(call: &mut Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;
+    if is_root(&target) && target.mount.base.is_some() {
+        let flags = attributes.flags(target.mount.flags)?;
+        call.monitor
+            .hosted
+            .set_flags(call.monitor, &target.mount, flags)?;
+        return Ok(Answer::DONE);
+    }
     let path = mounted_at(call, &target)?;
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
     let flags = flags & !libc::AT_EMPTY_PATH.cast_unsigned();
