@@ -416,6 +416,28 @@ static void bound(void)
 	T("still open", read(fd, text, sizeof text));
 	close(fd);
 	LISTED("to");
+	char place[PATH_MAX - 16];
+	snprintf(place, sizeof place, "%s/place", host_path);
+	snprintf(text, sizeof text, "%s/file", place);
+	MUST(mkdir(place, 0755));
+	/* Often enough that the answers need not come from the monitor any more. */
+	int found = 0;
+	for (int i = 0; i < 200; i++)
+		found += !stat(text, &meta) + !access(text, F_OK);
+	T("on the host", bind_to("from", place));
+	note("found %d", found);
+	LISTED(place);
+	CONTENT(text);
+	for (int i = 0; i < 200; i++)
+		found += !stat(text, &meta) + !access(text, F_OK);
+	note("found %d", found);
+	CHILD("a child", CONTENT(text); T("into", chdir(place)); CONTENT("sub/deep"); T("busy", umount2(place, 0)));
+	T("and once more", bind_to(place, "to"));
+	CONTENT("to/sub/deep");
+	T("umount", umount2("to", 0));
+	T("umount", umount2(place, 0));
+	T("gone", stat(text, &meta));
+	T("a directory again", rmdir(place));
 	T("into what is mounted", mount("none", "to", "tmpfs", 0, NULL));
 	MUST(mkdir("to/inner", 0755));
 	T("bind", bind_to("from", "to/inner"));
@@ -450,6 +472,7 @@ static void bound_by_descriptors(void)
 	struct attributes read_only = {.set = RDONLY_ATTR};
 	tree = MUST(syscall(SYS_OPEN_TREE_ATTR, AT_FDCWD, "plain", CLONE_TREE, &read_only, sizeof read_only));
 	T("a file on a directory", attach(tree, "to"));
+	T("a file on a directory of the host", attach(tree, host_path));
 	T("a file", attach(tree, "from/file"));
 	close(tree);
 	CONTENT("from/file");

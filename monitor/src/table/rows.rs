@@ -365,7 +365,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::IO_URING_SETUP, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(nr::IO_URING_ENTER, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
     row(nr::IO_URING_REGISTER, Rule::Refuse(Errno::ENOSYS), "an in-kernel ring would bypass the monitor"),
-    row(nr::OPEN_TREE, Rule::NotifyOrStop(&[], mounting::open_tree), "a copy of a directory in a store, an encrypted directory or an image, in the mount namespace of the run: EOPNOTSUPP; stopped as mount, and since a notification cannot install such a descriptor"),
+    row(nr::OPEN_TREE, Rule::NotifyOrStop(&[], mounting::open_tree), "stopped as mount, and since a notification cannot install such a descriptor"),
     row(nr::MOVE_MOUNT, Rule::NotifyOrStop(&[], mounting::move_mount), "as mount"),
     row(nr::FSOPEN, Rule::Allow, "host paths only"),
     row(nr::FSCONFIG, Rule::Allow, "host paths only"),

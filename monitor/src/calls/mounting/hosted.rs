@@ -11,7 +11,9 @@ use std::thread;
 use std::time::Duration;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, HostDirectory, Mount, MountFlags, OpenHostDirectory, Place, Result};
+use goanna_vfs::{
+    Errno, HostDirectory, Mount, MountFlags, Mounts, OpenHostDirectory, Place, Result,
+};
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 
@@ -157,13 +159,22 @@ impl Hosted {
         found.next().map(Arc::clone)
     }
 
-    /// Mounts `copy` over `target`, a directory or file in a mount. ENOTDIR if only one of them is a directory, ENOENT if `target` has been removed.
+    /// Mounts `copy` over the directory or file `target`. ENOTDIR if only one of them is a directory, ENOENT if `target` has been removed, EOPNOTSUPP for the root
+    /// directory of the host.
     pub fn attach(&self, call: &Call<'_>, copy: &Mount, target: Place) -> Result<()> {
         let path = path_of(call, &target)?;
         if copy.fs.root().is_dir() != target.node.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
+        if path == b"/" {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
         let (monitor, mount) = (call.monitor, Arc::new(copy.changed(path, copy.flags)));
+        if target.mount.is_host() {
+            let mut mounts = (*call.mounts).clone();
+            mounts.attach(Arc::clone(&mount));
+            tell_all(monitor, &mounts);
+        }
         self.detached
             .lock()
             .retain(|other| other.number != copy.number);
@@ -288,6 +299,22 @@ impl Hosted {
         }
         mounts.retain(|one| !is_it(one));
         Ok(())
+    }
+}
+
+/// All processes are about to see `mounts`, with a further mount point on the host.
+fn tell_all(monitor: &Monitor, mounts: &Mounts) {
+    let mut told = HashSet::new();
+    // A child that a process has made before it was told knows nothing. One that it makes later inherits what it knows.
+    loop {
+        let mut new = monitor.alive.all();
+        new.retain(|&tid| told.insert(tid));
+        if new.is_empty() {
+            return;
+        }
+        for tid in new {
+            monitor.in_process.sees(tid, mounts);
+        }
     }
 }
 

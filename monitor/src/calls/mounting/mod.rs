@@ -105,7 +105,7 @@ fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> 
     Ok(Answer::DONE)
 }
 
-/// mount(2): source, target, type, flags, data. EOPNOTSUPP for a source in a store, an encrypted directory or an image and a target on the host.
+/// mount(2): source, target, type, flags, data. EOPNOTSUPP to move what is mounted in a store, an encrypted directory or an image.
 pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     let request = Request::read(call)?;
     if !shares_mounts(call.task.tid) {
@@ -113,20 +113,7 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     }
     let target = call.object(libc::AT_FDCWD, &call.path(1)?, true)?;
     let Target::At(target) = target else {
-        let source = request.source.as_deref().filter(|_| request.moves());
-        let source = source
-            .map(|path| call.object(libc::AT_FDCWD, path, true))
-            .transpose()?;
-        return match source {
-            Some(Target::At(source)) if !source.mount.is_host() => {
-                may_mount(call)?;
-                let source = request.path_in_mount(call, &source)?;
-                let path = request.path_on_host(call, &call.path(1)?)?;
-                request.perform(call, Some(&source), Path::new(OsStr::from_bytes(&path)))?;
-                Ok(Answer::DONE)
-            }
-            _ => Ok(Answer::PassOn),
-        };
+        return mount_on_host(call, &request);
     };
     may_mount(call)?;
     if !call.may_wait {
@@ -153,8 +140,54 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     })
 }
 
+/// mount(2) with a target on the host.
+fn mount_on_host(call: &Call<'_>, request: &Request) -> Result<Answer> {
+    let source = request.source.as_deref().filter(|_| request.moves());
+    let source = source
+        .map(|path| call.object(libc::AT_FDCWD, path, true))
+        .transpose()?;
+    let source = source.and_then(Target::place);
+    let Some(source) = source.filter(|source| !source.mount.is_host()) else {
+        return Ok(Answer::PassOn);
+    };
+    may_mount(call)?;
+    if let Some(source) = request.bound_in_run(call)? {
+        let target = host_place(call, libc::AT_FDCWD, &call.path(1)?, 0)?;
+        return bind(call, request, &source, target);
+    }
+    let source = request.path_in_mount(call, &source)?;
+    let path = request.path_on_host(call, &call.path(1)?)?;
+    request.perform(call, Some(&source), Path::new(OsStr::from_bytes(&path)))?;
+    Ok(Answer::DONE)
+}
+
+/// Binds `source`, for which the kernel has nothing, to `target`.
+fn bind(call: &Call<'_>, request: &Request, source: &Place, target: Place) -> Result<Answer> {
+    let (hosted, recursive) = (
+        &call.monitor.hosted,
+        request.flags.contains(MsFlags::MS_REC),
+    );
+    let copy = hosted.copy(call, source, MountFlags::empty(), recursive)?;
+    hosted.attach(call, &copy, target)?;
+    Ok(Answer::DONE)
+}
+
+/// The place on the host of what `path` leads to from `dirfd`, under the flags `at`.
+fn host_place(call: &Call<'_>, dirfd: i32, path: &[u8], at: i32) -> Result<Place> {
+    let follows = at & libc::AT_SYMLINK_NOFOLLOW == 0;
+    let path = match (path, dirfd) {
+        (b"", libc::AT_FDCWD) => b".".to_vec(),
+        (b"", dirfd) => format!("/proc/self/fd/{dirfd}").into_bytes(),
+        (path, _) => path.to_vec(),
+    };
+    match call.resolve(dirfd, &path, follows)?.at {
+        Pos::Host(path) => call.mounts.host_place(&*call.caller()?, &path),
+        Pos::Mounted(place) => Ok(place),
+    }
+}
+
 /// move_mount(2): dirfd and path of the source, dirfd and path of the target, flags. Into a mount it attaches what has a descriptor; EOPNOTSUPP for what is
-/// attached elsewhere, and to attach on the host what the kernel does not have.
+/// attached elsewhere.
 pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     use rustix::mount::{MoveMountFlags as Flags, move_mount};
 
@@ -198,7 +231,7 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
                 Ok(move_mount(&mount, "", CWD, path, flags).map_err(from_rustix)?)
             })
         }
-        (Target::At(source), Target::At(target)) => {
+        (Target::At(source), target) => {
             may_mount(call)?;
             // By its own place: what is attached nowhere is in no table.
             let shadow = match from.is_empty() {
@@ -208,15 +241,15 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
             let place = shadow.as_ref().map_or(&source, |shadow| shadow.place());
             let copy = call.monitor.hosted.detached(place);
             let copy = copy.ok_or(Errno::EOPNOTSUPP)?;
+            let target = match target {
+                Target::At(target) => target,
+                Target::PassOn => host_place(call, call.int(2), &call.path(3)?, to_flags)?,
+            };
             if target.node.is_dir() != copy.fs.root().is_dir() {
                 return Err(Errno::EINVAL.into());
             }
             call.monitor.hosted.attach(call, &copy, target)?;
             Ok(Answer::DONE)
-        }
-        (Target::At(_), Target::PassOn) => {
-            may_mount(call)?;
-            Err(Errno::EOPNOTSUPP.into())
         }
     }
 }
