@@ -74,13 +74,11 @@ impl Found {
         }
     }
 
-    /// Whether a call on it may be made. `None`: the kernel decides, which has it.
-    fn may_be_changed(&self, call: &Call<'_>) -> Result<Option<()>> {
-        if call.caller()?.has(caps::SYS_ADMIN) {
-            return Ok(Some(()));
-        }
+    /// Whether the caller may change mounts there; false where the kernel says so, which has it. EPERM.
+    fn may_be_changed(&self, call: &Call<'_>) -> Result<bool> {
         match self {
-            Self::Same => Ok(None),
+            _ if call.caller()?.has(caps::SYS_ADMIN) => Ok(true),
+            Self::Same => Ok(false),
             _ => Err(Errno::EPERM.into()),
         }
     }
@@ -89,7 +87,7 @@ impl Found {
 /// mount(2) of `request`. EOPNOTSUPP where the kernel would have to move or change a mount that the run began with.
 pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
     let target = Found::by_path(call, &call.path(1)?)?;
-    if target.may_be_changed(call)?.is_none() {
+    if !target.may_be_changed(call)? {
         return Ok(Answer::PassOn);
     }
     if request.changes() {
@@ -142,7 +140,7 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
 /// open_tree(2) and open_tree_attr(2) of a copy: dirfd, path, flags.
 pub(super) fn open_tree(call: &Call<'_>, at: i32) -> Result<Answer> {
     let source = Found::at(call, call.int(0), &call.path(1)?, at)?;
-    if source.may_be_changed(call)?.is_none() {
+    if !source.may_be_changed(call)? {
         return Ok(Answer::PassOn);
     }
     let path = match source {
@@ -160,7 +158,7 @@ pub(super) fn open_tree(call: &Call<'_>, at: i32) -> Result<Answer> {
 pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> {
     let source = Found::at(call, call.int(0), &call.path(1)?, from)?;
     let target = Found::at(call, call.int(2), &call.path(3)?, to)?;
-    if target.may_be_changed(call)?.is_none() {
+    if !target.may_be_changed(call)? {
         return Ok(Answer::PassOn);
     }
     let mut arguments = Vec::new();
@@ -184,7 +182,7 @@ pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> 
 /// fspick(2): dirfd, path.
 pub(super) fn pick(call: &Call<'_>, at: i32) -> Result<Answer> {
     let target = Found::at(call, call.int(0), &call.path(1)?, at)?;
-    if target.may_be_changed(call)?.is_none() {
+    if !target.may_be_changed(call)? {
         return Ok(Answer::PassOn);
     }
     Ok(match target {
@@ -198,7 +196,7 @@ pub(super) fn pick(call: &Call<'_>, at: i32) -> Result<Answer> {
 /// mount_setattr(2): dirfd, path. `wanted`: see [`change`].
 pub(super) fn set_attributes(call: &Call<'_>, at: i32, wanted: Option<bool>) -> Result<Answer> {
     let target = Found::at(call, call.int(0), &call.path(1)?, at)?;
-    if target.may_be_changed(call)?.is_none() {
+    if !target.may_be_changed(call)? {
         return Ok(Answer::PassOn);
     }
     Ok(match target {

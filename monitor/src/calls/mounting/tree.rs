@@ -162,7 +162,7 @@ impl Attributes {
         if self.in_monitor.attr_set & libc::MOUNT_ATTR_IDMAP != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        Ok(flags - of(self.in_monitor.attr_clr) | of(self.in_monitor.attr_set))
+        Ok((flags - of(self.in_monitor.attr_clr)) | of(self.in_monitor.attr_set))
     }
 
     fn change_nothing(&self) -> bool {
