@@ -1,36 +1,11 @@
 /* Mounts in a mount namespace of the program's own: of what is in the directory under test, and on directories and files there. */
-#include "namespace.h"
-#include "trees.h"
+#include "binds.h"
+
 #include <mntent.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
-
-/* Outside of the tests' directories. */
-#define NEW "/mnt"
-#define DIR_ NEW "/dir"
-#define FILE_ NEW "/file"
-
-static int bind_to(const char *from, const char *to)
-{
-	return mount(from, to, NULL, MS_BIND, NULL);
-}
-
-/* False where a program may not. */
-static bool separate(void)
-{
-	int result;
-
-	T("unshare", result = own_namespace());
-	if (result)
-		return false;
-	MUST(mount("new", NEW, "tmpfs", 0, NULL));
-	MUST(mkdir(DIR_, 0755));
-	MUST(mkdir(NEW "/other", 0755));
-	make(FILE_, "on the host");
-	return true;
-}
 
 /* PATH in the working directory, as an absolute path. */
 static const char *inside(const char *path)
@@ -519,80 +494,6 @@ static void inside_of_each_other(void)
 	T("umount", umount2(NEW "/other", MNT_DETACH));
 }
 
-/* The same by descriptors, as mount(8) does from util-linux 2.39 on. */
-static void by_descriptors(void)
-{
-	if (!separate())
-		return;
-	int tree = open_tree_at(AT_FDCWD, "from", CLONE_TREE | O_CLOEXEC);
-	IS("a copy", tree >= 0);
-	O("a file in it", openat(tree, "sub/deep/file", O_RDONLY));
-	O("a missing one", openat(tree, "missing", O_RDONLY));
-	O("above it", openat(tree, "../to", O_RDONLY));
-	T("read-only", set_attributes(tree, "", AT_EMPTY_PATH, RDONLY_ATTR, 0));
-	T("on a file", attach(tree, FILE_));
-	T("attached", attach(tree, DIR_));
-	O("a file in it", openat(tree, "sub/deep/file", O_RDONLY));
-	close(tree);
-	names(DIR_);
-	CONTENT(DIR_ "/file");
-	O("for writing", open(DIR_ "/file", O_WRONLY));
-	T("writable", set_attributes(AT_FDCWD, DIR_, 0, 0, RDONLY_ATTR));
-	O("for writing", open(DIR_ "/file", O_WRONLY));
-	T("no mount point", set_attributes(AT_FDCWD, DIR_ "/sub", 0, RDONLY_ATTR, 0));
-	T("no mount point", set_attributes(AT_FDCWD, "from/sub", 0, RDONLY_ATTR, 0));
-	T("missing", set_attributes(AT_FDCWD, "missing", 0, RDONLY_ATTR, 0));
-	T("nothing changes", set_attributes(AT_FDCWD, "missing", 0, 0, 0));
-	T("a directory", move_to("from/sub", NEW "/other"));
-	T("moved", move_to(DIR_, NEW "/other"));
-	CONTENT(NEW "/other/file");
-	T("not there", access(DIR_ "/file", F_OK));
-	T("into what is under test", move_to(NEW "/other", "to"));
-	CONTENT("to/file");
-	CONTENT("to/../from/file");
-	MUST(chdir("to/sub"));
-	CWD();
-	tree = MUST(open_tree_at(AT_FDCWD, "..", CLONE_TREE | O_CLOEXEC));
-	T("attached", attach(tree, DIR_));
-	close(tree);
-	CONTENT(DIR_ "/file");
-	MUST(chdir("../.."));
-	T("umount", umount(DIR_));
-	int dir = MUST(open("to", O_DIRECTORY | O_CLOEXEC));
-	tree = MUST(open_tree_at(dir, "", CLONE_TREE | AT_EMPTY_PATH | O_CLOEXEC));
-	close(dir);
-	dir = MUST(open("from/empty", O_PATH | O_CLOEXEC));
-	T("onto a descriptor", syscall(SYS_move_mount, tree, "", dir, "", FROM_EMPTY_PATH | TO_EMPTY_PATH));
-	CONTENT("from/empty/file");
-	CONTENT("from/empty/../file");
-	T("umount", umount("from/empty"));
-	close(tree);
-	close(dir);
-	T("umount", umount("to"));
-	dir = MUST(open("from", O_DIRECTORY | O_CLOEXEC));
-	tree = MUST(open_tree_at(dir, "file", CLONE_TREE | O_CLOEXEC));
-	T("on a directory", attach(tree, DIR_));
-	T("a file", attach(tree, FILE_));
-	close(tree);
-	close(dir);
-	CONTENT(FILE_);
-	T("umount", umount(FILE_));
-	tree = new_file_system();
-	T("a new file system", attach(tree, "from/sub"));
-	close(tree);
-	make("from/sub/new", "new");
-	CONTENT("from/sub/new");
-	CONTENT("from/sub/../file");
-	T("moved", move_to("from/sub", "from/empty"));
-	CONTENT("from/empty/new");
-	CONTENT("from/sub/file");
-	T("umount", umount("from/empty"));
-	drop();
-	O("without the right", open_tree_at(AT_FDCWD, "from", CLONE_TREE));
-	T("without the right", move_to("from", "to"));
-	T("without the right", set_attributes(AT_FDCWD, "from", 0, RDONLY_ATTR, 0));
-}
-
 /* A root directory under test, with mounts in it. */
 static void rooted(void)
 {
@@ -721,7 +622,6 @@ static void steps(void)
 	MUST(mkdir("from/empty", 0777));
 	CHILD("covered", covered());
 	CHILD("inside of each other", inside_of_each_other());
-	CHILD("by descriptors", by_descriptors());
 	MUST(mkdir("root", 0777));
 	MUST(mkdir("root/proc", 0777));
 	MUST(mkdir("root/usr", 0777));

@@ -95,6 +95,7 @@ in_every_place! {
     chroots => |place| check(&place, "chroots", false);
     root_directories_in_mount_namespaces => |place| check(&place, "pivots", false);
     bind_mounts_in_mount_namespaces => |place| check(&place, "binds", false);
+    mounts_by_descriptor_in_mount_namespaces => |place| check(&place, "attaches", false);
     rw => |place| check(&place, "rw", false);
     dirs => |place| check(&place, "dirs", false);
     the_directory_above_a_mount => |place| check(&place, "above", false);

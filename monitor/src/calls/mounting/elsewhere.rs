@@ -108,16 +108,15 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
         Some(source) if request.moves() => Found::by_path(call, source)?,
         _ => Found::Same,
     };
+    if matches!((&source, &target), (Found::Same, Found::Same)) {
+        return Ok(Answer::PassOn);
+    }
+    may_mount(call)?;
     let mut arguments = Vec::new();
     match target {
-        Found::Same if matches!(source, Found::Same) => return Ok(Answer::PassOn),
-        Found::Same => may_mount(call)?,
-        Found::Path(target) | Found::Bound(target) => {
-            may_mount(call)?;
-            arguments.push((1, Argument::Text(target)));
-        }
+        Found::Same => {}
+        Found::Path(target) | Found::Bound(target) => arguments.push((1, Argument::Text(target))),
         Found::InRun(target) => {
-            may_mount(call)?;
             may_mount_on(request, &source, &target)?;
             arguments.push((1, Argument::Text(mount_point(call, target)?)));
         }
@@ -161,6 +160,10 @@ pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> 
     if !target.may_be_changed(call)? {
         return Ok(Answer::PassOn);
     }
+    if matches!((&source, &target), (Found::Same, Found::Same)) {
+        return Ok(Answer::PassOn);
+    }
+    may_mount(call)?;
     let mut arguments = Vec::new();
     match source {
         Found::Same => {}
@@ -170,12 +173,10 @@ pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> 
         Found::InRun(_) => return Err(Errno::EINVAL.into()),
     }
     match target {
-        Found::Same if arguments.is_empty() => return Ok(Answer::PassOn),
         Found::Same => {}
         Found::Path(target) | Found::Bound(target) => arguments.push((3, Argument::Text(target))),
         Found::InRun(target) => arguments.push((3, Argument::Text(mount_point(call, target)?))),
     }
-    may_mount(call)?;
     Ok(Answer::WithArguments(arguments))
 }
 

@@ -25,7 +25,7 @@ use crate::state::Monitor;
 const ATTEMPTS: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// From this number of copies on that are attached nowhere, those are forgotten that no process has open.
+/// From this number of copies on that are attached nowhere, older ones are forgotten if no process has them open.
 const DETACHED_MAX: usize = 64;
 
 /// The mounts that programs have made in mounts of the run.
@@ -122,8 +122,8 @@ impl Hosted {
         Ok(())
     }
 
-    /// A copy of what is at `place` with `flags`, which is attached nowhere. EOPNOTSUPP for a directory that leads to a mount point, and exists on no file system; and if it is to be
-    /// `recursive` and something is mounted inside.
+    /// A copy of what is at `place` with `flags`, which is attached nowhere. EOPNOTSUPP for a directory that leads to a mount point and exists on no file system, and
+    /// if it is to be `recursive` and something is mounted inside.
     pub fn copy(
         &self,
         call: &Call<'_>,
@@ -137,17 +137,21 @@ impl Hosted {
         }
         let number = call.mounts.take_number();
         let copy = Arc::new(Mount::of_part(place, b"/".to_vec(), flags, number));
-        let mut detached = self.detached.lock();
-        if detached.len() >= DETACHED_MAX {
-            let known = std::mem::take(&mut *detached);
-            drop(detached);
-            let used = known.into_iter().filter(|copy| is_open(call.monitor, copy));
-            let used: Vec<_> = used.collect();
-            detached = self.detached.lock();
-            detached.extend(used);
-        }
-        detached.push(Arc::clone(&copy));
+        self.forget_unused(call.monitor);
+        self.detached.lock().push(Arc::clone(&copy));
         Ok(copy)
+    }
+
+    /// Forgets copies that no process has open any more. The descriptors of the newest ones may not be open yet.
+    fn forget_unused(&self, monitor: &Monitor) {
+        let mut older = self.detached.lock().clone();
+        if older.len() < DETACHED_MAX {
+            return;
+        }
+        older.truncate(DETACHED_MAX / 2);
+        older.retain(|copy| !is_open(monitor, copy));
+        let is_unused = |copy: &Arc<Mount>| older.iter().any(|other| Arc::ptr_eq(copy, other));
+        self.detached.lock().retain(|copy| !is_unused(copy));
     }
 
     /// The copy that is attached nowhere and has `place`.

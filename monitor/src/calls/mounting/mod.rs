@@ -123,13 +123,7 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
         return change(call, &request, &target);
     }
     if let Some(source) = request.bound_in_run(call)? {
-        let (hosted, recursive) = (
-            &call.monitor.hosted,
-            request.flags.contains(MsFlags::MS_REC),
-        );
-        let copy = hosted.copy(call, &source, MountFlags::empty(), recursive)?;
-        hosted.attach(call, &copy, target)?;
-        return Ok(Answer::DONE);
+        return bind(call, &request, &source, target);
     }
     let source = request.source_on_host(call)?;
     if !target.node.is_dir() && !request.moves() {
@@ -163,10 +157,8 @@ fn mount_on_host(call: &Call<'_>, request: &Request) -> Result<Answer> {
 
 /// Binds `source`, for which the kernel has nothing, to `target`.
 fn bind(call: &Call<'_>, request: &Request, source: &Place, target: Place) -> Result<Answer> {
-    let (hosted, recursive) = (
-        &call.monitor.hosted,
-        request.flags.contains(MsFlags::MS_REC),
-    );
+    let hosted = &call.monitor.hosted;
+    let recursive = request.flags.contains(MsFlags::MS_REC);
     let copy = hosted.copy(call, source, MountFlags::empty(), recursive)?;
     hosted.attach(call, &copy, target)?;
     Ok(Answer::DONE)
