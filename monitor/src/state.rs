@@ -217,11 +217,12 @@ impl Monitor {
         }
     }
 
-    /// Puts `mount` in the place of the one with its number, for all processes that see that.
-    pub(crate) fn replace_mount(&self, mount: &Arc<Mount>) {
-        self.mounts.change(|table| table.replace(mount));
+    /// Puts `mounts` over what is at their places, instead of those with their numbers, for all processes that see these.
+    pub(crate) fn replace_mounts(&self, mounts: &[Arc<Mount>]) {
+        let replace = |table: &mut Mounts| mounts.iter().for_each(|mount| table.replace(mount));
+        self.mounts.change(replace);
         for run in self.nested.all() {
-            run.mounts.change(|table| table.replace(mount));
+            run.mounts.change(replace);
         }
     }
 

@@ -494,6 +494,57 @@ static void bound_by_descriptors(void)
 	MUST(chdir(".."));
 }
 
+/* In a mount that is not shared, as only what is mounted in such a one can be moved. */
+static void moved(void)
+{
+	struct stat meta;
+
+	T("a mount", bind_to("b", "b"));
+	T("not shared", mount(NULL, "b", NULL, MS_PRIVATE, NULL));
+	MUST(chdir("b"));
+	MUST(mkdir("place", 0755));
+	make("place/under", "under");
+	make("from/moved", "");
+	MUST(bind_to("from", "to"));
+	MUST(mount("none", "to/sub", "tmpfs", 0, NULL));
+	make("to/sub/inner", "inner");
+	MUST(bind_to("from/program", "to/moved"));
+	MUST(chdir("to/sub"));
+	T("no mount", mount("../../from", "../../place", NULL, MS_MOVE, NULL));
+	T("into itself", mount("../../to", "../../to/sub", NULL, MS_MOVE, NULL));
+	T("on a file", mount("../../to", "../../plain", NULL, MS_MOVE, NULL));
+	T("move", mount("../../to", "../../place", NULL, MS_MOVE, NULL));
+	CWD();
+	CONTENT("inner");
+	CONTENT("../file");
+	CONTENT("../../plain");
+	MUST(chdir("../.."));
+	CWD();
+	CONTENT("place/file");
+	CONTENT("place/sub/inner");
+	IS("a file", !stat("place/moved", &meta) && meta.st_size > 100);
+	T("covered", access("place/under", F_OK));
+	T("not there", access("to/file", F_OK));
+	CONTENT("to/covered");
+	LISTED("to");
+	LISTED("place");
+	LISTED("place/sub");
+	T("by move_mount", move_to("place", "to"));
+	CONTENT("to/sub/inner");
+	CONTENT("place/under");
+	T("no mount", move_to("to/file", "plain"));
+	T("inside", move_to("to/sub", "place"));
+	CONTENT("place/inner");
+	CONTENT("to/sub/deep");
+	T("back", move_to("place", "to/sub"));
+	CONTENT("to/sub/inner");
+	T("busy", umount2("to", 0));
+	T("detach", umount2("to", MNT_DETACH));
+	CONTENT("to/covered");
+	MUST(chdir(".."));
+	T("umount", umount2("b", 0));
+}
+
 /* A process that often looks at a file is answered without the monitor, but not while the file is hidden. */
 static void hidden(void)
 {
@@ -536,4 +587,5 @@ static void steps(void)
 	trees();
 	bound();
 	bound_by_descriptors();
+	moved();
 }

@@ -360,12 +360,11 @@ impl Mounts {
         self.push(mount);
     }
 
-    /// Puts `mount` in the place of the one with its number, if the table has that.
+    /// Puts `mount` over what is at its place, instead of the one with its number, if the table has that.
     pub fn replace(&mut self, mount: &Arc<Mount>) {
-        let is_it = |other: &&mut Arc<Mount>| other.number == mount.number;
-        if let Some(former) = self.in_order.iter_mut().find(is_it) {
-            *former = Arc::clone(mount);
-            self.index();
+        if self.by_number(mount.number).is_some() {
+            self.remove(mount);
+            self.push(Arc::clone(mount));
         }
     }
 

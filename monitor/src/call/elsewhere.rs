@@ -20,10 +20,10 @@ impl Call<'_> {
     /// The same, of something else that is known by its place.
     pub fn seen(&self, place: &Place) -> Result<Place, Errno> {
         let mount = &place.mount;
-        if !self.monitor.roots.may_have_left(self.task.tid) && mount.base.is_none() {
+        if !self.monitor.roots.may_have_left(self.task.tid) && !mount.is_made() {
             return Ok(place.clone());
         }
-        // It may have been attached or changed since.
+        // It may have been attached, moved or changed since.
         if let Some(mount) = self.monitor.hosted.detached(place) {
             let node = place.node.clone();
             return Ok(Place { mount, node });

@@ -321,7 +321,11 @@ impl<'m> Call<'m> {
         if self.monitor.roots.may_have_left(tid) {
             return find();
         }
-        self.task.cwd(find)
+        let (at, is_host) = self.task.cwd(find)?;
+        Ok(match at {
+            Pos::Mounted(place) => (Pos::Mounted(self.seen(&place)?), is_host),
+            at => (at, is_host),
+        })
     }
 
     /// The device and inode number of the object where a relative path from `dirfd` starts, as when the call first asked.

@@ -11,9 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{
-    Errno, HostDirectory, Mount, MountFlags, Mounts, OpenHostDirectory, Place, Result,
-};
+use goanna_vfs::{Errno, HostDirectory, Mount, MountFlags, OpenHostDirectory, Place, Result};
 use nix::mount::{MntFlags, umount2};
 use parking_lot::Mutex;
 
@@ -166,19 +164,12 @@ impl Hosted {
     /// Mounts `copy` over the directory or file `target`. ENOTDIR if only one of them is a directory, ENOENT if `target` has been removed, EOPNOTSUPP for the root
     /// directory of the host.
     pub fn attach(&self, call: &Call<'_>, copy: &Mount, target: Place) -> Result<()> {
-        let path = path_of(call, &target)?;
+        let path = mount_point(call, &target)?;
         if copy.fs.root().is_dir() != target.node.is_dir() {
             return Err(Errno::ENOTDIR.into());
         }
-        if path == b"/" {
-            return Err(Errno::EOPNOTSUPP.into());
-        }
         let (monitor, mount) = (call.monitor, Arc::new(copy.changed(path, copy.flags)));
-        if target.mount.is_host() {
-            let mut mounts = (*call.mounts).clone();
-            mounts.attach(Arc::clone(&mount));
-            tell_all(monitor, &mounts);
-        }
+        tell_of(call, &target, &mount);
         self.detached
             .lock()
             .retain(|other| other.number != copy.number);
@@ -190,6 +181,48 @@ impl Hosted {
             covered: target,
             in_kernel: None,
         });
+        Ok(())
+    }
+
+    /// Moves `mount`, and what is mounted inside, over the directory or file `target`. EINVAL if only one of them is a directory, ELOOP for a target inside, ENOENT and
+    /// EOPNOTSUPP as [`Hosted::attach`], and EOPNOTSUPP for a mount that the run began with.
+    pub fn move_to(&self, call: &Call<'_>, mount: &Mount, target: Place) -> Result<()> {
+        let path = mount_point(call, &target)?;
+        if mount.fs.root().is_dir() != target.node.is_dir() {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut mounts = self.mounts.lock();
+        let is_it = |one: &MadeMount| one.mount.number == mount.number;
+        let found = mounts.iter().find(|one| is_it(one));
+        let from = found.ok_or(Errno::EOPNOTSUPP)?.mount.target.clone();
+        // Those inside come after those that they are in.
+        let mut inside = HashSet::from([mount.number]);
+        for one in &*mounts {
+            if inside.contains(&one.covered.mount.number) {
+                inside.insert(one.mount.number);
+            }
+        }
+        if inside.contains(&target.mount.number) {
+            return Err(Errno::ELOOP.into());
+        }
+        // So it stays.
+        mounts.sort_by_key(|one| inside.contains(&one.mount.number));
+        let moves = |one: &&mut MadeMount| inside.contains(&one.mount.number);
+        let mut moved = Vec::new();
+        for one in mounts.iter_mut().filter(moves) {
+            let rest = one.mount.target.strip_prefix(&from[..]).unwrap_or_default();
+            let place = [&path, rest].concat();
+            one.mount = Arc::new(one.mount.changed(place, one.mount.flags));
+            moved.push(Arc::clone(&one.mount));
+        }
+        if let (Some(mount), Some(one)) = (moved.first(), mounts.iter_mut().find(|one| is_it(one)))
+        {
+            tell_of(call, &target, mount);
+            cover(call.monitor, &target, true);
+            call.monitor.replace_mounts(&moved);
+            let covered = std::mem::replace(&mut one.covered, target);
+            cover(call.monitor, &covered, false);
+        }
         Ok(())
     }
 
@@ -208,7 +241,7 @@ impl Hosted {
         let made = mounts.iter_mut().map(|one| &mut one.mount).find(is_it);
         let made = made.ok_or(Errno::EOPNOTSUPP)?;
         *made = Arc::new(made.changed(made.target.clone(), flags));
-        monitor.replace_mount(made);
+        monitor.replace_mounts(std::slice::from_ref(made));
         Ok(())
     }
 
@@ -306,8 +339,14 @@ impl Hosted {
     }
 }
 
-/// All processes are about to see `mounts`, with a further mount point on the host.
-fn tell_all(monitor: &Monitor, mounts: &Mounts) {
+/// `mount` is about to be mounted at `target`. If that is on the host, the stubs of all processes do not know it.
+fn tell_of(call: &Call<'_>, target: &Place, mount: &Arc<Mount>) {
+    if !target.mount.is_host() {
+        return;
+    }
+    let monitor = call.monitor;
+    let mut mounts = (*call.mounts).clone();
+    mounts.attach(Arc::clone(mount));
     let mut told = HashSet::new();
     // A child that a process has made before it was told knows nothing. One that it makes later inherits what it knows.
     loop {
@@ -317,9 +356,18 @@ fn tell_all(monitor: &Monitor, mounts: &Mounts) {
             return;
         }
         for tid in new {
-            monitor.in_process.sees(tid, mounts);
+            monitor.in_process.sees(tid, &mounts);
         }
     }
+}
+
+/// The canonical path of the mount point `target`. ENOENT if that name has been removed, EOPNOTSUPP for the root directory of the host.
+fn mount_point(call: &Call<'_>, target: &Place) -> Result<Vec<u8>> {
+    let path = path_of(call, target)?;
+    if path == b"/" {
+        return Err(Errno::EOPNOTSUPP.into());
+    }
+    Ok(path)
 }
 
 /// The canonical path of `target`. ENOENT if that name has been removed.

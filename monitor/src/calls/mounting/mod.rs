@@ -27,7 +27,7 @@ use crate::errno::from_rustix;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
 pub use elsewhere::pivot;
-use hosted::{host_path, is_root, release_unheld};
+use hosted::{host_path, is_in_kernel, is_root, release_unheld};
 use request::Request;
 pub use tree::{mount_setattr, open_tree, open_tree_attr};
 
@@ -69,7 +69,11 @@ fn mount_over(
 ) -> Result<Answer> {
     let on_host = host_path(&target).filter(|_| !is_root(&target));
     match on_host {
-        Some(path) => mount(&path)?,
+        Some(path) => {
+            mount(&path)?;
+            // A directory that is bound over itself is another one with the same inode number.
+            release_unheld(call.monitor, &target.mount);
+        }
         // The kernel would mount a file.
         None if !target.node.is_dir() => return Err(Errno::EOPNOTSUPP.into()),
         None => {
@@ -105,7 +109,7 @@ fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> 
     Ok(Answer::DONE)
 }
 
-/// mount(2): source, target, type, flags, data. EOPNOTSUPP to move what is mounted in a store, an encrypted directory or an image.
+/// mount(2): source, target, type, flags, data. EOPNOTSUPP to move a mount that the run began with.
 pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     let request = Request::read(call)?;
     if !shares_mounts(call.task.tid) {
@@ -122,7 +126,7 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     if request.changes() {
         return change(call, &request, &target);
     }
-    if let Some(source) = request.bound_in_run(call)? {
+    if let Some(source) = request.source_in_run(call)? {
         return bind(call, &request, &source, target);
     }
     let source = request.source_on_host(call)?;
@@ -145,7 +149,7 @@ fn mount_on_host(call: &Call<'_>, request: &Request) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;
-    if let Some(source) = request.bound_in_run(call)? {
+    if let Some(source) = request.source_in_run(call)? {
         let target = host_place(call, libc::AT_FDCWD, &call.path(1)?, 0)?;
         return bind(call, request, &source, target);
     }
@@ -155,12 +159,23 @@ fn mount_on_host(call: &Call<'_>, request: &Request) -> Result<Answer> {
     Ok(Answer::DONE)
 }
 
-/// Binds `source`, for which the kernel has nothing, to `target`.
+/// Binds `source`, for which the kernel has nothing, to `target`, or moves it there. EINVAL to move what is no mount.
 fn bind(call: &Call<'_>, request: &Request, source: &Place, target: Place) -> Result<Answer> {
     let hosted = &call.monitor.hosted;
+    if request.flags.contains(MsFlags::MS_MOVE) {
+        return move_to(call, source, target);
+    }
     let recursive = request.flags.contains(MsFlags::MS_REC);
     let copy = hosted.copy(call, source, MountFlags::empty(), recursive)?;
     hosted.attach(call, &copy, target)?;
+    Ok(Answer::DONE)
+}
+
+fn move_to(call: &Call<'_>, source: &Place, target: Place) -> Result<Answer> {
+    if !is_root(source) {
+        return Err(Errno::EINVAL.into());
+    }
+    call.monitor.hosted.move_to(call, &source.mount, target)?;
     Ok(Answer::DONE)
 }
 
@@ -178,8 +193,8 @@ fn host_place(call: &Call<'_>, dirfd: i32, path: &[u8], at: i32) -> Result<Place
     }
 }
 
-/// move_mount(2): dirfd and path of the source, dirfd and path of the target, flags. Into a mount it attaches what has a descriptor; EOPNOTSUPP for what is
-/// attached elsewhere.
+/// move_mount(2): dirfd and path of the source, dirfd and path of the target, flags. EOPNOTSUPP to move what the kernel has into a mount, unless only a descriptor refers
+/// to it, and to move a mount that the run began with.
 pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
     use rustix::mount::{MoveMountFlags as Flags, move_mount};
 
@@ -225,25 +240,59 @@ pub fn move_mount(call: &mut Call<'_>) -> Result<Answer> {
         }
         (Target::At(source), target) => {
             may_mount(call)?;
-            // By its own place: what is attached nowhere is in no table.
-            let shadow = match from.is_empty() {
-                true => call.shadow(call.int(0))?,
-                false => None,
-            };
-            let place = shadow.as_ref().map_or(&source, |shadow| shadow.place());
-            let copy = call.monitor.hosted.detached(place);
-            let copy = copy.ok_or(Errno::EOPNOTSUPP)?;
+            if flags.bits() & BENEATH != 0 {
+                return Err(Errno::EOPNOTSUPP.into());
+            }
             let target = match target {
                 Target::At(target) => target,
                 Target::PassOn => host_place(call, call.int(2), &call.path(3)?, to_flags)?,
             };
-            if target.node.is_dir() != copy.fs.root().is_dir() {
-                return Err(Errno::EINVAL.into());
-            }
+            move_in_run(call, &source, from.is_empty(), target)
+        }
+    }
+}
+
+/// move_mount(2) of `source`, which is in a mount: the descriptor of the call itself, or what a path leads to. EINVAL for what is no mount.
+fn move_in_run(
+    call: &Call<'_>,
+    source: &Place,
+    by_descriptor: bool,
+    target: Place,
+) -> Result<Answer> {
+    // By its own place: what is attached nowhere is in no table.
+    let shadow = match by_descriptor {
+        true => call.shadow(call.int(0))?,
+        false => None,
+    };
+    let place = shadow.as_ref().map_or(source, |shadow| shadow.place());
+    match call.monitor.hosted.detached(place) {
+        Some(copy) if copy.fs.root().is_dir() != target.node.is_dir() => Err(Errno::EINVAL.into()),
+        Some(copy) => {
             call.monitor.hosted.attach(call, &copy, target)?;
             Ok(Answer::DONE)
         }
+        None if is_in_kernel(source) && !is_root(source) => move_in_kernel(call, source, &target),
+        None => move_to(call, source, target),
     }
+}
+
+/// Moves what the kernel has mounted at `source`. EOPNOTSUPP for a target that the kernel does not have.
+fn move_in_kernel(call: &Call<'_>, source: &Place, target: &Place) -> Result<Answer> {
+    use rustix::mount::{MoveMountFlags, move_mount};
+
+    let path = |place: &Place| {
+        let path = place.mount.fs.host_path(&place.node);
+        path.filter(|_| is_in_kernel(place))
+            .ok_or(Errno::EOPNOTSUPP)
+    };
+    let (from, to) = (path(source)?, path(target)?);
+    acting_as(&*call.caller()?, None, || {
+        move_mount(CWD, &from, CWD, &to, MoveMountFlags::empty()).map_err(from_rustix)
+    })?;
+    for place in [source, target] {
+        release_unheld(call.monitor, &place.mount);
+    }
+    Ok(Answer::DONE)
 }
 
 /// fspick(2): dirfd, path, flags. EOPNOTSUPP for a mount that the run began with, EINVAL for what is no mount point.

@@ -120,13 +120,14 @@ impl Request {
         !self.moves() && self.kind.as_deref().is_some_and(needs_device)
     }
 
-    /// The source, if it is to be bound and the kernel does not have it.
-    pub(super) fn bound_in_run(&self, call: &Call<'_>) -> Result<Option<Place>> {
-        let source = self.source.as_deref().filter(|_| self.moves());
-        let Some(source) = source.filter(|_| !self.flags.contains(MsFlags::MS_MOVE)) else {
+    /// The source, if it is to be bound and the kernel does not have it, or if it is to be moved and a program has mounted it in a mount.
+    pub(super) fn source_in_run(&self, call: &Call<'_>) -> Result<Option<Place>> {
+        let Some(source) = self.source.as_deref().filter(|_| self.moves()) else {
             return Ok(None);
         };
+        let moves = self.flags.contains(MsFlags::MS_MOVE);
         Ok(match call.resolve(libc::AT_FDCWD, source, true)?.at {
+            Pos::Mounted(place) if moves && place.mount.is_made() && is_root(&place) => Some(place),
             Pos::Mounted(place) if !is_in_kernel(&place) => Some(place),
             _ => None,
         })
