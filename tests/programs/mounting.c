@@ -434,7 +434,8 @@ static void bound(void)
 	CHILD("a child", CONTENT(text); T("into", chdir(place)); CONTENT("sub/deep"); T("busy", umount2(place, 0)));
 	T("and once more", bind_to(place, "to"));
 	CONTENT("to/sub/deep");
-	T("umount", umount2("to", 0));
+	T("not expired", umount2("to", MNT_EXPIRE));
+	T("expired", umount2("to", MNT_EXPIRE));
 	T("umount", umount2(place, 0));
 	T("gone", stat(text, &meta));
 	T("a directory again", rmdir(place));

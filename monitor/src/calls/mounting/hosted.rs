@@ -5,6 +5,8 @@
 //! - What is bound from a mount, for which the kernel has nothing ([`Mount::of_part`]).
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -292,6 +294,13 @@ impl Hosted {
         self.remove_from(&mut mounts, monitor, mount, flags)
     }
 
+    /// Marks what is bound as `mount` as unused, or takes the mark away. Returns whether it has it now.
+    fn begins_to_expire(&self, mount: &Mount) -> bool {
+        let path = PathBuf::from(OsStr::from_bytes(&mount.target));
+        let mut expiring = self.expiring.lock();
+        !expiring.remove(&path) && expiring.insert(path)
+    }
+
     fn remove_from(
         &self,
         mounts: &mut Vec<MadeMount>,
@@ -313,8 +322,11 @@ impl Hosted {
         let one = mounts.iter().find(|one| is_it(one)).ok_or(Errno::EBUSY)?;
         let take_out = || monitor.remove_mount(mount);
         match &one.in_kernel {
-            None if detaches || !is_open(monitor, mount) => take_out(),
-            None => return Err(Errno::EBUSY.into()),
+            None if !detaches && is_open(monitor, mount) => return Err(Errno::EBUSY.into()),
+            None if flags.contains(MntFlags::MNT_EXPIRE) && self.begins_to_expire(&one.mount) => {
+                return Err(Errno::EAGAIN.into());
+            }
+            None => take_out(),
             Some(hosted) if detaches => {
                 self.unmount(&hosted.dir, flags)?;
                 take_out();
