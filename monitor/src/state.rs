@@ -217,7 +217,7 @@ impl Monitor {
         }
     }
 
-    /// Puts `mounts` over what is at their places, instead of those with their numbers, for all processes that see these.
+    /// Puts `mounts` in the places of those with their numbers, for all processes that see these.
     pub(crate) fn replace_mounts(&self, mounts: &[Arc<Mount>]) {
         let replace = |table: &mut Mounts| mounts.iter().for_each(|mount| table.replace(mount));
         self.mounts.change(replace);

@@ -360,11 +360,19 @@ impl Mounts {
         self.push(mount);
     }
 
-    /// Puts `mount` over what is at its place, instead of the one with its number, if the table has that.
+    /// Puts `mount` in the place of the one with its number, if the table has that. At another mount point it is over what is there.
     pub fn replace(&mut self, mount: &Arc<Mount>) {
-        if self.by_number(mount.number).is_some() {
-            self.remove(mount);
-            self.push(Arc::clone(mount));
+        let is_it = |other: &&mut Arc<Mount>| other.number == mount.number;
+        match self.in_order.iter_mut().find(is_it) {
+            Some(former) if former.target == mount.target => {
+                *former = Arc::clone(mount);
+                self.index();
+            }
+            Some(_) => {
+                self.remove(mount);
+                self.push(Arc::clone(mount));
+            }
+            None => {}
         }
     }
 

@@ -77,6 +77,26 @@ mod tests {
     }
 
     #[test]
+    fn a_mount_keeps_its_place_in_the_order_unless_it_moves() {
+        let table = MountTable::new(Mounts::new(fs()));
+        let outer = cover(&table, "/a");
+        cover(&table, "/a/b");
+        cover(&table, "/c");
+        let replace = |target: &str, flags| {
+            let changed = Arc::new(outer.changed(target.as_bytes().to_vec(), flags));
+            table.change(|mounts| mounts.replace(&changed));
+            let mounts = table.current();
+            let numbers: Vec<u64> = mounts.iter().map(|mount| mount.number).collect();
+            (numbers, mounts.by_number(outer.number).unwrap().flags)
+        };
+        let read_only = crate::MountFlags::READ_ONLY;
+        assert_eq!(replace("/a", read_only), (vec![0, 1, 2], read_only));
+        let none = crate::MountFlags::empty();
+        assert_eq!(replace("/c", none), (vec![1, 2, 0], none));
+        assert_eq!((at(&table, "/c"), at(&table, "/a")), (Some(0), None));
+    }
+
+    #[test]
     fn a_branch_covers_mounts_for_itself_alone() {
         let table = MountTable::new(Mounts::new(fs()));
         cover(&table, "/a");
