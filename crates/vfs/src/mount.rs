@@ -318,7 +318,7 @@ impl Mounts {
     ) -> Arc<Mount> {
         let number = self.take_number();
         let mount = Arc::new(Mount::new(fs, target, flags, source, number));
-        self.push(Arc::clone(&mount));
+        self.attach(Arc::clone(&mount));
         mount
     }
 
@@ -332,7 +332,8 @@ impl Mounts {
         self.next.load(Ordering::Relaxed)
     }
 
-    fn push(&mut self, mount: Arc<Mount>) {
+    /// Puts `mount` over what is at its place.
+    pub fn attach(&mut self, mount: Arc<Mount>) {
         self.in_order
             .retain(|other| !other.is_synthetic() || other.target != mount.target);
         self.in_order.push(mount);
@@ -342,7 +343,7 @@ impl Mounts {
     /// Takes a mount of another table of the run into this one, over what is at its place.
     pub fn share(&mut self, mount: Arc<Mount>) {
         self.hide(&mount.target);
-        self.push(mount);
+        self.attach(mount);
     }
 
     /// Mounts `fs`, which shows a mount of the host, at the canonical path `target` of a directory in a mount, over what is mounted there.
@@ -355,11 +356,6 @@ impl Mounts {
         self.insert(fs, target, MountFlags::HOSTED, source)
     }
 
-    /// Puts `mount` over what is at its place.
-    pub fn attach(&mut self, mount: Arc<Mount>) {
-        self.push(mount);
-    }
-
     /// Puts `mount` in the place of the one with its number, if the table has that. At another mount point it is over what is there.
     pub fn replace(&mut self, mount: &Arc<Mount>) {
         let is_it = |other: &&mut Arc<Mount>| other.number == mount.number;
@@ -370,7 +366,7 @@ impl Mounts {
             }
             Some(_) => {
                 self.remove(mount);
-                self.push(Arc::clone(mount));
+                self.attach(Arc::clone(mount));
             }
             None => {}
         }

@@ -36,7 +36,7 @@ impl Call<'_> {
         if !self.monitor.roots.may_have_left(self.task.tid) {
             return None;
         }
-        let (place, object) = self.monitor.namespaces.bound_as(identity, &self.mounts)?;
+        let (place, object) = self.monitor.namespaces.bound_as(identity)?;
         let path = Arc::from(object);
         Some(Arc::new(Shadow::Dir { place, path }))
     }

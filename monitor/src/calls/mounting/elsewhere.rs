@@ -40,9 +40,7 @@ impl Found {
     fn at(call: &Call<'_>, dirfd: i32, path: &[u8], flags: i32) -> Result<Self> {
         if path.is_empty() && dirfd != libc::AT_FDCWD {
             let namespaces = &call.monitor.namespaces;
-            let is_detached = namespaces
-                .bound_as(call.task.identity(dirfd)?, &call.mounts)
-                .is_some();
+            let is_detached = namespaces.bound_as(call.task.identity(dirfd)?).is_some();
             return Ok(match call.object_at(dirfd, path, flags)? {
                 Target::At(_) if is_detached => Self::Same,
                 Target::At(place) if !place.mount.is_host() => Self::in_run(call, place),
@@ -319,7 +317,7 @@ fn backing_object(call: &Call<'_>, source: &Place) -> Result<Vec<u8>> {
     }
     let object = Object::new(call, source.node.is_dir())?;
     let namespaces = &call.monitor.namespaces;
-    namespaces.bind((object.name, object.path), source)?;
+    namespaces.bind((object.name, object.path), source, &call.mounts)?;
     Ok(object.seen)
 }
 

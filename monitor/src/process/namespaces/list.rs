@@ -255,9 +255,7 @@ fn moved(mounts: &Mounts, from: &[u8], to: &[u8], flags: MountFlags) -> Vec<Arc<
         is_below.then(|| [to, rest].concat())
     };
     let moved = mounts.iter().filter_map(|mount| {
-        let (fs, source) = (Arc::clone(&mount.fs), mount.source.clone());
-        let flags = mount.flags | flags;
-        let mut moved = Mount::new(fs, inside(mount)?, flags, source, mount.number);
+        let mut moved = mount.changed(inside(mount)?, mount.flags | flags);
         moved.base = Some(Arc::clone(mount.whole()));
         Some(Arc::new(moved))
     });

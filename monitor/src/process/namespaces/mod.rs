@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use goanna_vfs::walk::{Pos, Root};
-use goanna_vfs::{Caller, Errno, FileSystem, Mount, MountFlags, Mounts, Place, Result, Subtree};
+use goanna_vfs::{Caller, Errno, Mount, MountFlags, Mounts, Place, Result};
 use nix::fcntl::readlink;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use parking_lot::{Mutex, RwLock};
@@ -32,11 +32,9 @@ const KNOWN_MAX: usize = 512;
 /// A bind mount of a directory or file in a mount of the run.
 #[derive(Clone)]
 struct Bind {
-    fs: Arc<dyn FileSystem>,
-    /// The mount that has all its files.
-    base: Arc<Mount>,
-    flags: MountFlags,
-    /// The numbers of its copies in the run's tables, by their mount IDs. 0: one that is attached nowhere.
+    /// A copy that is attached nowhere. What is bound read-only stays so in all of them: the kernel cannot lock it.
+    part: Arc<Mount>,
+    /// The numbers of those that are attached, by their mount IDs.
     numbers: Arc<Mutex<HashMap<u64, u64>>>,
     /// The backing object, which the kernel has bound instead.
     object: PathBuf,
@@ -45,13 +43,10 @@ struct Bind {
 
 impl Bind {
     /// The mount at `target` for which the kernel has one with this ID, in a table like `mounts`.
-    fn mount(self, id: u64, target: Vec<u8>, flags: MountFlags, mounts: &Mounts) -> Mount {
-        let source = self.base.source.clone();
+    fn mount(&self, id: u64, target: Vec<u8>, flags: MountFlags, mounts: &Mounts) -> Mount {
+        let mut mount = self.part.changed(target, self.part.flags | flags);
         let mut numbers = self.numbers.lock();
-        let number = *numbers.entry(id).or_insert_with(|| mounts.take_number());
-        drop(numbers);
-        let mut mount = Mount::new(self.fs, target, self.flags | flags, source, number);
-        mount.base = Some(self.base);
+        mount.number = *numbers.entry(id).or_insert_with(|| mounts.take_number());
         mount
     }
 }
@@ -178,15 +173,17 @@ impl Namespaces {
         !self.binds.read().is_empty()
     }
 
-    /// What is at `place` is about to be bound. The kernel binds the backing object `object`, with the name `name`.
-    pub fn bind(&self, (name, object): (String, PathBuf), place: &Place) -> Result<(), Errno> {
+    /// What is at `place` is about to be bound by a process that sees `mounts`. The kernel binds the backing object `object`, with the name `name`.
+    pub fn bind(
+        &self,
+        (name, object): (String, PathBuf),
+        place: &Place,
+        mounts: &Mounts,
+    ) -> Result<(), Errno> {
         let found = nix::sys::stat::stat(&object)?;
-        let base = Arc::clone(place.mount.whole());
+        let (flags, number) = (MountFlags::empty(), mounts.take_number());
         let bind = Bind {
-            fs: Arc::new(Subtree::new(Arc::clone(&base.fs), place.node.clone())),
-            base,
-            // What is bound read-only stays so: the kernel cannot lock it.
-            flags: place.mount.flags & (MountFlags::READ_ONLY | MountFlags::NO_EXEC),
+            part: Arc::new(Mount::of_part(place, b"/".to_vec(), flags, number)),
             numbers: Arc::default(),
             object,
             identity: (found.st_dev, found.st_ino),
@@ -197,16 +194,12 @@ impl Namespaces {
 
     /// The bound directory for which the kernel has the backing object `identity`, and that object. By a descriptor of that, a process knows a mount that
     /// is attached nowhere.
-    pub fn bound_as(&self, identity: Identity, mounts: &Mounts) -> Option<(Place, PathBuf)> {
+    pub fn bound_as(&self, identity: Identity) -> Option<(Place, PathBuf)> {
         let binds = self.binds.read();
         let bind = binds.values().find(|bind| bind.identity == identity)?;
-        let bind = bind.clone();
-        let object = bind.object.clone();
-        drop(binds);
-        let mount = bind.mount(0, b"/".to_vec(), MountFlags::empty(), mounts);
-        let mount = Arc::new(mount);
-        let node = mount.fs.root();
-        node.is_dir().then_some((Place { mount, node }, object))
+        let (mount, node) = (Arc::clone(&bind.part), bind.part.fs.root());
+        let is_dir = node.is_dir();
+        is_dir.then(|| (Place { mount, node }, bind.object.clone()))
     }
 
     /// The kernel is about to mount something on the backing object with the name `name`, by which `place` is covered.
@@ -255,7 +248,7 @@ impl Namespaces {
         let binds = self.binds.read();
         let bind = binds
             .values()
-            .find(|bind| Arc::ptr_eq(&bind.fs, &mount.fs))?;
+            .find(|bind| Arc::ptr_eq(&bind.part.fs, &mount.fs))?;
         Some(bind.object.clone())
     }
 
