@@ -82,25 +82,34 @@ impl Found {
     }
 }
 
+/// What a call changes of a mount.
+#[derive(PartialEq, Eq)]
+enum Change {
+    /// The file system, wherever else that is mounted.
+    FileSystem,
+    /// The mount alone. `Some`: only whether it is read-only.
+    Mount(Option<bool>),
+}
+
+impl Change {
+    fn of(request: &Request) -> Self {
+        let is_read_only = request.flags.contains(MsFlags::MS_RDONLY);
+        let remounts = request.flags.contains(MsFlags::MS_REMOUNT);
+        match request.changes_file_system() {
+            true => Self::FileSystem,
+            false => Self::Mount(remounts.then_some(is_read_only)),
+        }
+    }
+}
+
 /// mount(2) of `request`. EOPNOTSUPP where the kernel would have to move or change a mount that the run began with.
 pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
     let target = Found::by_path(call, &call.path(1)?)?;
+    if request.changes() {
+        return change(call, target, &Change::of(request));
+    }
     if !target.may_be_changed(call)? {
         return Ok(Answer::PassOn);
-    }
-    if request.changes() {
-        let is_read_only = request.flags.contains(MsFlags::MS_RDONLY);
-        // Container runtimes repeat for each mount what they have set for the one around it.
-        let stays = MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
-        let wanted = request.flags.contains(stays).then_some(is_read_only);
-        return Ok(match target {
-            Found::Same => Answer::PassOn,
-            Found::Bound(_) if request.changes_file_system() => {
-                return Err(Errno::EOPNOTSUPP.into());
-            }
-            Found::Path(target) | Found::Bound(target) => with_path(1, target),
-            Found::InRun(target) => change(&target, wanted)?,
-        });
     }
     let source = match &request.source {
         Some(source) if request.moves() => Found::by_path(call, source)?,
@@ -110,15 +119,10 @@ pub(super) fn mount(call: &Call<'_>, request: &Request) -> Result<Answer> {
         return Ok(Answer::PassOn);
     }
     may_mount(call)?;
-    let mut arguments = Vec::new();
-    match target {
-        Found::Same => {}
-        Found::Path(target) | Found::Bound(target) => arguments.push((1, Argument::Text(target))),
-        Found::InRun(target) => {
-            may_mount_on(request, &source, &target)?;
-            arguments.push((1, Argument::Text(mount_point(call, target)?)));
-        }
+    if let Found::InRun(target) = &target {
+        may_mount_on(request, &source, target)?;
     }
+    let mut arguments = Vec::from_iter(mounted_on(call, 1, target)?);
     match source {
         Found::Same => {}
         Found::Path(source) | Found::Bound(source) => arguments.push((0, Argument::Text(source))),
@@ -170,39 +174,42 @@ pub(super) fn move_mount(call: &Call<'_>, from: i32, to: i32) -> Result<Answer> 
         Found::InRun(source) if is_root(&source) => return Err(Errno::EOPNOTSUPP.into()),
         Found::InRun(_) => return Err(Errno::EINVAL.into()),
     }
-    match target {
-        Found::Same => {}
-        Found::Path(target) | Found::Bound(target) => arguments.push((3, Argument::Text(target))),
-        Found::InRun(target) => arguments.push((3, Argument::Text(mount_point(call, target)?))),
-    }
+    arguments.extend(mounted_on(call, 3, target)?);
     Ok(Answer::WithArguments(arguments))
 }
 
 /// fspick(2): dirfd, path.
 pub(super) fn pick(call: &Call<'_>, at: i32) -> Result<Answer> {
     let target = Found::at(call, call.int(0), &call.path(1)?, at)?;
-    if !target.may_be_changed(call)? {
-        return Ok(Answer::PassOn);
-    }
-    Ok(match target {
-        Found::Same => Answer::PassOn,
-        Found::Path(target) => with_path(1, target),
-        Found::Bound(_) => return Err(Errno::EOPNOTSUPP.into()),
-        Found::InRun(target) => change(&target, None)?,
-    })
+    change(call, target, &Change::FileSystem)
 }
 
-/// mount_setattr(2): dirfd, path. `wanted`: see [`change`].
-pub(super) fn set_attributes(call: &Call<'_>, at: i32, wanted: Option<bool>) -> Result<Answer> {
+/// mount_setattr(2): dirfd, path. `read_only`: whether the mount becomes read-only, if nothing else changes.
+pub(super) fn set_attributes(call: &Call<'_>, at: i32, read_only: Option<bool>) -> Result<Answer> {
     let target = Found::at(call, call.int(0), &call.path(1)?, at)?;
+    change(call, target, &Change::Mount(read_only))
+}
+
+/// A call that makes `change` at `target`, which is its argument 1. EINVAL if nothing is mounted there. EOPNOTSUPP if the kernel has nothing there, or another file
+/// system, unless the mount is already as it is to be.
+fn change(call: &Call<'_>, target: Found, change: &Change) -> Result<Answer> {
     if !target.may_be_changed(call)? {
         return Ok(Answer::PassOn);
     }
-    Ok(match target {
-        Found::Same => Answer::PassOn,
-        Found::Path(target) | Found::Bound(target) => with_path(1, target),
-        Found::InRun(target) => change(&target, wanted)?,
-    })
+    match target {
+        Found::Same => Ok(Answer::PassOn),
+        Found::Bound(_) if *change == Change::FileSystem => Err(Errno::EOPNOTSUPP.into()),
+        Found::Path(target) | Found::Bound(target) => Ok(with_path(1, target)),
+        Found::InRun(target) if !is_root(&target) => Err(Errno::EINVAL.into()),
+        Found::InRun(target) => {
+            let is_read_only = target.mount.flags.contains(MountFlags::READ_ONLY);
+            // Container runtimes repeat for each mount what they have set for the one around it.
+            match *change == Change::Mount(Some(is_read_only)) {
+                true => Ok(Answer::DONE),
+                false => Err(Errno::EOPNOTSUPP.into()),
+            }
+        }
+    }
 }
 
 /// The call with `path` as its argument `at`.
@@ -243,39 +250,19 @@ pub(super) fn umount(call: &Call<'_>, path: &[u8], flags: MntFlags) -> Result<An
 /// The directories of pivot_root(2) as the kernel finds them. EINVAL for a directory in a mount of the run for which the kernel has nothing.
 pub fn pivot(call: &Call<'_>) -> Result<Answer> {
     let (new, old) = (call.path(0)?, call.path(1)?);
-    let found = (Found::by_path(call, &new)?, Found::by_path(call, &old)?);
+    let (new, old) = (Found::by_path(call, &new)?, Found::by_path(call, &old)?);
     let mut arguments = Vec::new();
-    match found {
-        (Found::Same, Found::Same) => return Ok(Answer::PassOn),
-        (Found::InRun(_), _) => return Err(Errno::EINVAL.into()),
-        (new, old) => {
-            if let Found::Path(new) | Found::Bound(new) = new {
-                arguments.push((0, Argument::Text(new)));
-            }
-            match old {
-                Found::Same => {}
-                Found::Path(old) | Found::Bound(old) => arguments.push((1, Argument::Text(old))),
-                Found::InRun(place) if !place.node.is_dir() => return Err(Errno::ENOTDIR.into()),
-                Found::InRun(place) => {
-                    arguments.push((1, Argument::Text(mount_point(call, place)?)));
-                }
-            }
-        }
+    match new {
+        Found::Same if matches!(old, Found::Same) => return Ok(Answer::PassOn),
+        Found::Same => {}
+        Found::Path(new) | Found::Bound(new) => arguments.push((0, Argument::Text(new))),
+        Found::InRun(_) => return Err(Errno::EINVAL.into()),
     }
+    if matches!(&old, Found::InRun(place) if !place.node.is_dir()) {
+        return Err(Errno::ENOTDIR.into());
+    }
+    arguments.extend(mounted_on(call, 1, old)?);
     Ok(Answer::WithArguments(arguments))
-}
-
-/// Changes what is mounted at `target`, for which the kernel has nothing: EOPNOTSUPP, unless nothing is `wanted` but that it is read-only, or is not, as it is already.
-/// EINVAL if nothing is mounted there.
-fn change(target: &Place, wanted: Option<bool>) -> Result<Answer> {
-    if !is_root(target) {
-        return Err(Errno::EINVAL.into());
-    }
-    let is_read_only = target.mount.flags.contains(MountFlags::READ_ONLY);
-    if wanted == Some(is_read_only) {
-        return Ok(Answer::DONE);
-    }
-    Err(Errno::EOPNOTSUPP.into())
 }
 
 /// ENOTDIR where a directory would cover something else, or the reverse. The kernel says so of what it has itself.
@@ -291,6 +278,16 @@ fn may_mount_on(request: &Request, source: &Found, target: &Place) -> Result<(),
     } else {
         Err(Errno::ENOTDIR)
     }
+}
+
+/// The argument `at` of a call that mounts something on `target`, unless it stays as it is.
+fn mounted_on(call: &Call<'_>, at: usize, target: Found) -> Result<Option<(usize, Argument)>> {
+    let path = match target {
+        Found::Same => return Ok(None),
+        Found::Path(path) | Found::Bound(path) => path,
+        Found::InRun(target) => mount_point(call, target)?,
+    };
+    Ok(Some((at, Argument::Text(path))))
 }
 
 /// The caller's path of a new backing object, for a mount on `target`: in the backing directory of the mount that `target` is in, so that it goes with that, or in the
