@@ -1,6 +1,5 @@
 /* open_tree, move_mount and mount_setattr in a mount namespace of the program's own, as mount(8) uses them from util-linux 2.39 on. */
 #include "binds.h"
-#include "trees.h"
 
 static void by_descriptors(void)
 {

@@ -3,16 +3,12 @@
 #define BINDS_H
 
 #include "namespace.h"
+#include "mounts.h"
 
 /* Outside of the tests' directories. */
 #define NEW "/mnt"
 #define DIR_ NEW "/dir"
 #define FILE_ NEW "/file"
-
-static inline int bind_to(const char *from, const char *to)
-{
-	return mount(from, to, NULL, MS_BIND, NULL);
-}
 
 /* False where a program may not. */
 static bool separate(void)

@@ -1,5 +1,5 @@
 /* mount and umount2 with directories of the file system under test. */
-#include "trees.h"
+#include "mounts.h"
 
 #ifndef MS_NOSYMFOLLOW
 #define MS_NOSYMFOLLOW 256
@@ -218,7 +218,7 @@ static void by_descriptors(void)
 	T("umount", umount2("d", 0));
 }
 
-/* In a new program, whose first call on a mount is open_tree. */
+/* Run in a new program: open_tree is its first call on a mount. */
 __attribute__((constructor)) static void first_call(void)
 {
 	const char *path = getenv("FIRST_OPEN_TREE");
@@ -310,11 +310,6 @@ static void trees(void)
 	T("reading", read(path, &(char){0}, 1));
 	close(path);
 	T("umount", umount2("d", 0));
-}
-
-static int bind_to(const char *from, const char *to)
-{
-	return mount(from, to, NULL, MS_BIND, NULL);
 }
 
 /* Directories and files under test, at other places under test. */

@@ -157,10 +157,8 @@ impl Hosted {
     /// The copy that is attached nowhere and has `place`.
     pub fn detached(&self, place: &Place) -> Option<Arc<Mount>> {
         let detached = self.detached.lock();
-        let mut found = detached
-            .iter()
-            .filter(|copy| copy.number == place.mount.number);
-        found.next().map(Arc::clone)
+        let is_it = |copy: &&Arc<Mount>| copy.number == place.mount.number;
+        detached.iter().find(is_it).cloned()
     }
 
     /// Mounts `copy` over the directory or file `target`. ENOTDIR if only one of them is a directory, ENOENT if `target` has been removed, EOPNOTSUPP for the root
@@ -207,21 +205,20 @@ impl Hosted {
         if inside.contains(&target.mount.number) {
             return Err(Errno::ELOOP.into());
         }
-        // So it stays.
+        // So that this stays true.
         mounts.sort_by_key(|one| inside.contains(&one.mount.number));
-        let moves = |one: &&mut MadeMount| inside.contains(&one.mount.number);
-        let mut moved = Vec::new();
-        for one in mounts.iter_mut().filter(moves) {
+        let first = mounts.partition_point(|one| !inside.contains(&one.mount.number));
+        let (_, moved) = mounts.split_at_mut(first);
+        for one in &mut *moved {
             let rest = one.mount.target.strip_prefix(&from[..]).unwrap_or_default();
             let place = [&path, rest].concat();
             one.mount = Arc::new(one.mount.changed(place, one.mount.flags));
-            moved.push(Arc::clone(&one.mount));
         }
-        if let (Some(mount), Some(one)) = (moved.first(), mounts.iter_mut().find(|one| is_it(one)))
-        {
-            tell_of(call, &target, mount);
+        let changed: Vec<_> = moved.iter().map(|one| Arc::clone(&one.mount)).collect();
+        if let Some(one) = moved.first_mut() {
+            tell_of(call, &target, &one.mount);
             cover(call.monitor, &target, true);
-            call.monitor.replace_mounts(&moved);
+            call.monitor.replace_mounts(&changed);
             let covered = std::mem::replace(&mut one.covered, target);
             cover(call.monitor, &covered, false);
         }

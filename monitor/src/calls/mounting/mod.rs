@@ -23,6 +23,7 @@ use nix::mount::{MntFlags, MsFlags};
 use rustix::fs::CWD;
 
 use crate::call::{Answer, Call, Target};
+use crate::calls::open::nonempty;
 use crate::errno::from_rustix;
 use crate::inprocess::mount_points::shares_mounts;
 use crate::process::task::acting_as;
@@ -149,7 +150,7 @@ fn mount_on_host(call: &Call<'_>, request: &Request) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     may_mount(call)?;
-    if let Some(source) = request.source_in_run(call)? {
+    if request.is_in_run(&source) {
         let target = host_place(call, libc::AT_FDCWD, &call.path(1)?, 0)?;
         return bind(call, request, &source, target);
     }
@@ -182,12 +183,7 @@ fn move_to(call: &Call<'_>, source: &Place, target: Place) -> Result<Answer> {
 /// The place on the host of what `path` leads to from `dirfd`, under the flags `at`.
 fn host_place(call: &Call<'_>, dirfd: i32, path: &[u8], at: i32) -> Result<Place> {
     let follows = at & libc::AT_SYMLINK_NOFOLLOW == 0;
-    let path = match (path, dirfd) {
-        (b"", libc::AT_FDCWD) => b".".to_vec(),
-        (b"", dirfd) => format!("/proc/self/fd/{dirfd}").into_bytes(),
-        (path, _) => path.to_vec(),
-    };
-    match call.resolve(dirfd, &path, follows)?.at {
+    match call.resolve(dirfd, &nonempty(dirfd, path), follows)?.at {
         Pos::Host(path) => call.mounts.host_place(&*call.caller()?, &path),
         Pos::Mounted(place) => Ok(place),
     }

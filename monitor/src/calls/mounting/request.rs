@@ -125,12 +125,16 @@ impl Request {
         let Some(source) = self.source.as_deref().filter(|_| self.moves()) else {
             return Ok(None);
         };
-        let moves = self.flags.contains(MsFlags::MS_MOVE);
         Ok(match call.resolve(libc::AT_FDCWD, source, true)?.at {
-            Pos::Mounted(place) if moves && place.mount.is_made() && is_root(&place) => Some(place),
-            Pos::Mounted(place) if !is_in_kernel(&place) => Some(place),
+            Pos::Mounted(place) if self.is_in_run(&place) => Some(place),
             _ => None,
         })
+    }
+
+    /// Whether the table of the run's mounts alone has to change for the source `place`, which is in a mount.
+    pub(super) fn is_in_run(&self, place: &Place) -> bool {
+        let moves = self.flags.contains(MsFlags::MS_MOVE);
+        moves && place.mount.is_made() && is_root(place) || !is_in_kernel(place)
     }
 
     /// The source by a path that leads the monitor to the same object. What is not a path stays as it is.

@@ -71,6 +71,15 @@ pub fn openat(call: &mut Call<'_>) -> Result<Answer> {
     request.answer(call)
 }
 
+/// `path`, or what leads to the same as an empty path under AT_EMPTY_PATH.
+pub fn nonempty(dirfd: i32, path: &[u8]) -> Vec<u8> {
+    match dirfd {
+        _ if !path.is_empty() => path.to_vec(),
+        libc::AT_FDCWD => b".".to_vec(),
+        number => format!("/proc/self/fd/{number}").into_bytes(),
+    }
+}
+
 /// Opens what `path` leads to from `dirfd` with O_PATH; `at` may have AT_EMPTY_PATH and AT_SYMLINK_NOFOLLOW.
 pub fn open_path_only(
     call: &Call<'_>,
@@ -86,14 +95,9 @@ pub fn open_path_only(
     if at & libc::AT_SYMLINK_NOFOLLOW != 0 && !path.is_empty() {
         flags |= libc::O_NOFOLLOW;
     }
-    let path = match dirfd {
-        _ if !path.is_empty() => path.to_vec(),
-        libc::AT_FDCWD => b".".to_vec(),
-        number => format!("/proc/self/fd/{number}").into_bytes(),
-    };
     let request = Request {
         dirfd,
-        path,
+        path: nonempty(dirfd, path),
         flags,
         mode: 0,
         resolve: 0,

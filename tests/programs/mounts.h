@@ -1,6 +1,6 @@
-/* Calls on mounts by descriptor, which not every C library declares. linux/mount.h does not get along with sys/mount.h in each of them. */
-#ifndef TREES_H
-#define TREES_H
+/* Calls on mounts. Not every C library declares those by descriptor; linux/mount.h does not get along with sys/mount.h in each of them. */
+#ifndef MOUNTS_H
+#define MOUNTS_H
 
 #include "step.h"
 
@@ -16,6 +16,11 @@
 struct attributes {
 	uint64_t set, clear, propagation, user_namespace;
 };
+
+static inline int bind_to(const char *from, const char *to)
+{
+	return mount(from, to, NULL, MS_BIND, NULL);
+}
 
 static inline int open_tree_at(int dirfd, const char *path, unsigned flags)
 {
