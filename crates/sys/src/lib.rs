@@ -31,7 +31,8 @@ pub mod stub;
 mod tracees;
 
 pub use files::{
-    entries, file_attr, memfile, mount_attr, object_handle, replacement, socket, stat, withdraw,
+    entries, file_attr, lease, memfile, mount_attr, object_handle, replacement, socket, stat,
+    withdraw,
 };
 pub use intercept::{filter, inherited, launch, notify, restarts};
 pub use nix::errno::Errno;

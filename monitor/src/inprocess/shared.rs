@@ -14,6 +14,7 @@ use super::InProcess;
 use super::on_host::InMap;
 use super::run_map::{RunMap, attributes};
 use crate::call::Call;
+use crate::calls::lease;
 use crate::shadow::{Identity, Shadow};
 
 /// The start of files among the paths that are remembered. An open is remembered by its file: another open may find another object.
@@ -128,9 +129,9 @@ impl RunMap {
     }
 }
 
-/// Whether no program is to be told of opens.
+/// Whether no program is to be told of opens: by inotify(7), or by the end of a lease.
 fn may_be_shared(call: &Call<'_>) -> bool {
-    !call.monitor.watches.in_use()
+    !call.monitor.watches.in_use() && !lease::in_use()
 }
 
 /// [`RunMap::share_on_host`]. Opens look into the map from now on, if programs are not to be told of them.

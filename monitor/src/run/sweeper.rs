@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::calls::nested;
+use crate::calls::{lease, nested};
 use crate::shadow::Alarmed;
 use crate::{Monitor, defect};
 
@@ -56,6 +56,7 @@ fn sweep(monitor: &Monitor) {
     monitor.participants.expire();
     monitor.participants.note_refused();
     monitor.in_process.sweep_opens();
+    lease::sweep();
     monitor.shadows.sweep(|| monitor.alive.all());
     monitor.watches.sweep(|| monitor.alive.all());
     nested::end_all(monitor);

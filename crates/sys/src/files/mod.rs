@@ -2,6 +2,7 @@
 
 pub mod entries;
 pub mod file_attr;
+pub mod lease;
 pub mod memfile;
 pub mod mount_attr;
 pub mod object_handle;

@@ -1,10 +1,18 @@
-//! The descriptor tables of a process: its threads have one in common, unless one of them has called unshare(2) with `CLONE_FILES`.
+//! The descriptor tables of processes, and the open file descriptions in them. The threads of a process have one table in common, unless one of them has called
+//! unshare(2) with `CLONE_FILES`.
 #![allow(unsafe_code, reason = "kcmp(2)")]
 
 use nix::errno::Errno;
 
+use crate::procfs;
+
+/// `KCMP_FILE` of kcmp(2).
+const FILE: libc::c_int = 0;
 /// `KCMP_FILES` of kcmp(2).
 const FILES: libc::c_int = 2;
+
+/// A descriptor of a thread: its thread ID, and the number.
+pub type OfThread = (i32, i32);
 
 /// One thread for each descriptor table of `threads`, which belong to one process. Tables that the kernel cannot compare count as
 /// different.
@@ -24,6 +32,34 @@ fn have_common_table(one: i32, other: i32) -> Result<bool, Errno> {
     // SAFETY: integers only.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0, 0) };
     Errno::result(order).map(|order| order == 0)
+}
+
+/// Whether two descriptors refer to one open file description. EBADF; EPERM without the right to trace the threads, ENOSYS for a kernel without kcmp(2), ESRCH.
+pub fn have_common_description(one: OfThread, other: OfThread) -> Result<bool, Errno> {
+    // SAFETY: integers only.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one.0, other.0, FILE, one.1, other.1) };
+    Errno::result(order).map(|order| order == 0)
+}
+
+/// Whether a process, other than this one, has the file with this `(st_dev, st_ino)` open by another open file description than that of `own`. Those that only name
+/// the file (O_PATH) do not count, nor do descriptors that wait in a socket. Of processes that this one may not trace, nothing is known.
+pub fn is_open_elsewhere(identity: (u64, u64), own: OfThread) -> Result<bool, Errno> {
+    let this = std::process::id().cast_signed();
+    for process in procfs::processes()? {
+        let is_other = process != this && have_common_table(process, this) != Ok(true);
+        let Ok(fds) = procfs::fds(process) else {
+            continue;
+        };
+        let is_file = |fd: &i32| is_other && procfs::fd_identity(process, *fd) == Ok(identity);
+        for fd in fds.into_iter().filter(is_file) {
+            let names_only =
+                procfs::description_flags(process, fd).is_ok_and(|flags| flags & libc::O_PATH != 0);
+            if !names_only && have_common_description((process, fd), own) == Ok(false) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -62,5 +98,29 @@ mod tests {
             drop(end);
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_file_that_another_process_has_open_is_found() {
+        use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+        use std::process::{Command, Stdio};
+
+        let file = crate::memfile::create(c"test").unwrap();
+        let (dev, ino, _) = crate::stat::identity(file.as_fd()).unwrap();
+        let own = (std::process::id().cast_signed(), file.as_raw_fd());
+        let reopened = |flags| crate::memfile::reopen(file.as_fd(), flags).unwrap();
+        let is_found_in = |input: OwnedFd| {
+            let mut sleep = Command::new("sleep");
+            let mut child = sleep.arg("60").stdin(Stdio::from(input)).spawn().unwrap();
+            let found = is_open_elsewhere((dev, ino), own);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            found
+        };
+        assert_eq!(is_open_elsewhere((dev, ino), own), Ok(false));
+        assert_eq!(is_found_in(file.try_clone().unwrap()), Ok(false));
+        assert_eq!(is_found_in(reopened(libc::O_PATH)), Ok(false));
+        assert_eq!(is_found_in(reopened(libc::O_RDONLY)), Ok(true));
+        assert_eq!(is_open_elsewhere((dev, ino), own), Ok(false));
     }
 }

@@ -41,7 +41,7 @@ pub fn truncate(call: &mut Call<'_>) -> Result<Answer> {
     if let Ok(size) = u64::try_from(size) {
         may_become(call, &place, size)?;
     }
-    if lease::must_wait(call, &caller, &place) {
+    if lease::must_wait(call, &caller, &place)? {
         return Ok(Answer::Wait);
     }
     ops::truncate(&caller, &place, size)?;

@@ -4,8 +4,9 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use goanna_sys::mappings;
-use goanna_vfs::{Errno, FsError, Place, Result};
+use goanna_vfs::{Errno, FsError, Place, Result, ops};
 
+use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
 
@@ -114,4 +115,23 @@ fn sync_range(call: &Call<'_>, place: &Place, range: Range<u64>, durable: bool) 
         Err(FsError::Errno(Errno::ESTALE)) => Ok(()),
         other => other,
     }
+}
+
+/// cachestat(2): the cache object answers. EPERM for a file that the caller neither owns nor may write, by a descriptor for reading.
+pub fn cachestat(call: &mut Call<'_>) -> Result<Answer> {
+    const RANGE: usize = 16;
+    let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
+        return Ok(Answer::PassOn);
+    };
+    call.open_shadow(call.int(0))?;
+    let (Shadow::File { place, .. } | Shadow::Dir { place, .. }) = &*shadow else {
+        return Ok(Answer::PassOn);
+    };
+    call.read(call.arg(1), RANGE)?;
+    let (is_writable, _) = Monitor::writable(&ofd)?;
+    let caller = call.caller()?;
+    if !is_writable && !caller.owns(&place.mount.fs.getattr(&caller, &place.node)?) {
+        ops::access(&caller, place, libc::W_OK).map_err(|_| Errno::EPERM)?;
+    }
+    Ok(Answer::PassOn)
 }

@@ -272,10 +272,27 @@ pub fn cwd_identity(tid: i32) -> Result<(u64, u64), Errno> {
 
 /// The offset of the open file description behind a descriptor.
 pub fn description_offset(tid: i32, fd: i32) -> Result<u64, Errno> {
+    description(tid, fd, "pos:", |offset| offset.parse().ok())
+}
+
+/// The access mode and the flags of the open file description behind a descriptor, as open(2) has them.
+pub fn description_flags(tid: i32, fd: i32) -> Result<i32, Errno> {
+    description(tid, fd, "flags:", |flags| {
+        i32::from_str_radix(flags, 8).ok()
+    })
+}
+
+/// What fdinfo has behind `name` for a descriptor.
+fn description<T>(
+    tid: i32,
+    fd: i32,
+    name: &str,
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T, Errno> {
     let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).map_err(gone)?;
-    let offset = info.lines().find_map(|line| line.strip_prefix("pos:"));
-    offset
-        .and_then(|offset| offset.trim().parse().ok())
+    let value = info.lines().find_map(|line| line.strip_prefix(name));
+    value
+        .and_then(|value| parse(value.trim()))
         .ok_or(Errno::EIO)
 }
 
@@ -327,6 +344,11 @@ pub fn fd_object(tid: i32, fd: i32) -> Result<(u64, u64, u32), Errno> {
 /// Numbers of the open descriptors, sorted.
 pub fn fds(tid: i32) -> Result<Vec<i32>, Errno> {
     numbers(&format!("/proc/{tid}/fd"))
+}
+
+/// The process IDs that this process can see, sorted.
+pub fn processes() -> Result<Vec<i32>, Errno> {
+    numbers("/proc")
 }
 
 /// Numbers of the threads of process `pid`, sorted.

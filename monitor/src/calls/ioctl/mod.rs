@@ -4,7 +4,11 @@
 //! those requests reach the cache object of a virtual file that are listed here as harmless; the others fail as on a file
 //! system without such requests. The filter lets requests pass that no file system has ([`DEVICE_TYPES`]).
 
+mod extents;
+
 use std::os::fd::OwnedFd;
+
+use goanna_sys::object_handle::ObjectHandle;
 
 use goanna_vfs::{Errno, FileKind, MountFlags, Place, Result, caps, ops};
 use nix::sys::stat::{SFlag, fstat};
@@ -86,7 +90,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
     match call.descriptor(call.int(0))? {
         Descriptor::Native => of_host(call),
         Descriptor::Shadow(shadow, ofd) => match &*shadow {
-            Shadow::File { place, .. } => of_file(call, place, &ofd),
+            Shadow::File { place, handle, .. } => of_file(call, place, handle, &ofd),
             Shadow::Dir { .. } if names_only(&ofd)? => Err(Errno::EBADF.into()),
             Shadow::Dir { place, .. } => of_directory(call, place, &ofd),
             // The device answers, but Linux looks at the mount first.
@@ -102,7 +106,7 @@ pub fn ioctl(call: &mut Call<'_>) -> Result<Answer> {
     }
 }
 
-fn of_file(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
+fn of_file(call: &Call<'_>, place: &Place, handle: &ObjectHandle, ofd: &OwnedFd) -> Result<Answer> {
     match call.uint(1) {
         FICLONE => clone(call, place, ofd, call.int(2)),
         FICLONERANGE => {
@@ -114,8 +118,11 @@ fn of_file(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer> {
         FS_IOC_RESVSP | FS_IOC_RESVSP64 => reserve(call, ofd, 0),
         FS_IOC_UNRESVSP | FS_IOC_UNRESVSP64 => reserve(call, ofd, libc::FALLOC_FL_PUNCH_HOLE),
         FS_IOC_ZERO_RANGE => reserve(call, ofd, libc::FALLOC_FL_ZERO_RANGE),
-        // These requests report properties of the cache object, and change nothing.
-        FIBMAP | FS_IOC_FIEMAP => Ok(Answer::PassOn),
+        // In a transaction the file may have another content than its cache object.
+        FS_IOC_FIEMAP if Content::of(call, call.int(0))?.is_some() => Err(Errno::EOPNOTSUPP.into()),
+        FS_IOC_FIEMAP => extents::list(call, Some(handle), place.mount.fs.largest_file()),
+        // The request reports properties of the cache object, and changes nothing.
+        FIBMAP => Ok(Answer::PassOn),
         _ => of_inode(call, place),
     }
 }
@@ -127,7 +134,7 @@ fn of_directory(call: &Call<'_>, place: &Place, ofd: &OwnedFd) -> Result<Answer>
             let from = call.read_u64(call.arg(2))? as i32;
             clone(call, place, ofd, from)
         }
-        FS_IOC_FIEMAP => Err(Errno::EOPNOTSUPP.into()),
+        FS_IOC_FIEMAP => extents::list(call, None, place.mount.fs.largest_file()),
         _ => of_inode(call, place),
     }
 }
