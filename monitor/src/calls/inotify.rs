@@ -1,8 +1,9 @@
 //! inotify_add_watch(2), fanotify_mark(2), and directory notifications (`F_NOTIFY`).
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
+use goanna_sys::lease::{self, Owner};
 use goanna_vfs::{Errno, Place, Result, ops};
 use rustix::fs::inotify::{self, WatchFlags};
 
@@ -10,6 +11,7 @@ use crate::call::{Answer, Call, Target};
 use crate::errno::from_rustix;
 use crate::process::task::acting_as;
 use crate::shadow::Shadow;
+use crate::watches::notifications::Request as Notified;
 use crate::watches::{self, is_inotify, report};
 
 /// inotify_add_watch(2): the monitor adds the watch to the tracee's inotify, on the host object that stands for the file.
@@ -85,10 +87,45 @@ fn is_virtual(place: &Place) -> bool {
     !place.mount.is_host()
 }
 
-/// fcntl(2) with `F_NOTIFY`: EINVAL for a directory in a mount, as on a kernel without this operation.
+/// fcntl(2) with `F_NOTIFY`: the monitor watches the directory, and sends the signals.
 pub fn notify_directory(call: &Call<'_>) -> Result<Answer> {
-    match call.shadow(call.int(0))?.as_deref() {
-        Some(Shadow::Dir { .. }) => Err(Errno::EINVAL.into()),
-        _ => Ok(Answer::PassOn),
+    let fd = call.int(0);
+    let shadow = call.open_shadow(fd)?;
+    let Some(Shadow::Dir { place, .. }) = shadow.as_deref() else {
+        return Ok(Answer::PassOn);
+    };
+    let caller = call.caller()?;
+    let ofd = call.task.descriptor(fd)?;
+    let mut request = Notified {
+        by: (caller.pid, fd),
+        events: call.uint(2),
+        copy: ofd,
+        owner: None,
+    };
+    if !request.is_end() {
+        lease::set_owner(request.copy.as_fd(), caller.pid)?;
+        request.owner = Owner::of(request.copy.as_fd())?;
     }
+    let mask = request.mask() | libc::IN_MASK_ADD;
+    if !request.is_end() && request.mask() == 0 {
+        // There are no such events.
+        return Ok(Answer::DONE);
+    }
+    let watch = |inotify: BorrowedFd<'_>| {
+        if let Some(path) = place.mount.fs.host_path(&place.node) {
+            let flags = WatchFlags::from_bits_retain(mask);
+            return Ok(inotify::add_watch(inotify, &path, flags).map_err(from_rustix)?);
+        }
+        let request = watches::Request {
+            place,
+            view: report::view(call, place),
+            inotify,
+            mask,
+            base: &call.monitor.shadows.rundir().path().join("w"),
+        };
+        call.monitor.watches.add(&caller, &request)
+    };
+    call.monitor.watches.notify(request, watch)?;
+    call.monitor.in_process.unshare_opened();
+    Ok(Answer::DONE)
 }

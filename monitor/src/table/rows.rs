@@ -96,7 +96,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::MSGSND, Rule::Allow, ""),
     row(nr::MSGRCV, Rule::Allow, ""),
     row(nr::MSGCTL, Rule::Allow, ""),
-    row(nr::FCNTL, Rule::NotifyIf(LEASE_NOTIFY_OR_SEALS, lease::control), "the kernel keeps the descriptor table; F_SETLEASE, F_GETLEASE: the monitor has leases for writing of files with a cache object; F_NOTIFY: EINVAL for a directory in a mount; F_ADD_SEALS, F_GET_SEALS: EINVAL for a file in a mount"),
+    row(nr::FCNTL, Rule::NotifyIf(LEASE_NOTIFY_OR_SEALS, lease::control), "the kernel keeps the descriptor table; F_SETLEASE, F_GETLEASE: the monitor has leases for writing of files with a cache object; F_NOTIFY: the monitor sends the signals for a directory in a mount; F_ADD_SEALS, F_GET_SEALS: EINVAL for a file in a mount"),
     row(nr::FLOCK, Rule::Allow, "record locks and leases live on the cache object"),
     row(nr::FSYNC, Rule::Notify(sync::fsync), ""),
     row(nr::FDATASYNC, Rule::Notify(sync::fdatasync), ""),

@@ -8,21 +8,23 @@
 //!
 //! In a run without watches a handler only tests a flag. See ADR 0086.
 //!
-//! Lock order: `names`, then the locks of the back end; `state` is a leaf except for the registry of the participants.
+//! Lock order: `names`, then the locks of the back end; `state` is a leaf except for the registry of the participants, and the lock of `notifications` is
+//! one.
 
 mod events;
 mod foreign;
 mod mirrors;
+pub mod notifications;
 mod openings;
 pub mod report;
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 
 use goanna_sys::procfs;
@@ -37,6 +39,7 @@ use crate::participants::end_observer::{Ended, Ends};
 use events::{Event, Repeater};
 use foreign::Foreign;
 use mirrors::{Entry, Listing, MirrorId, Mirrors, View};
+use notifications::Notifications;
 use openings::Openings;
 
 /// The limit on changes of a transaction that are kept for watches outside of it. Beyond it the monitor finds the changes in directories by
@@ -71,6 +74,8 @@ pub struct Watches {
     /// mirror.
     names: RwLock<()>,
     state: Mutex<State>,
+    /// Directory notifications, if a program has ever asked for one.
+    notifications: OnceLock<Notifications>,
     sweeps: AtomicU64,
 }
 
@@ -217,8 +222,52 @@ impl Watches {
         }
     }
 
+    /// Sends the signals of directory notifications for what the call has changed. Called after each handler.
+    pub fn raise_notifications(&self) {
+        if let Some(notifications) = self.notifications.get() {
+            notifications.raise();
+        }
+    }
+
+    /// Changes the notifications of a directory. `watch` adds a watch of it to the given inotify instance.
+    pub fn notify(
+        self: &Arc<Self>,
+        request: notifications::Request,
+        watch: impl FnOnce(BorrowedFd<'_>) -> Result<i32>,
+    ) -> Result<()> {
+        let notifications = match self.notifications.get() {
+            Some(notifications) => notifications,
+            None if request.is_end() => return Ok(()),
+            None => self.start_notifications()?,
+        };
+        if request.is_end() {
+            notifications.end(request.by);
+            return Ok(());
+        }
+        let watch = watch(notifications.inotify())?;
+        notifications.add(watch, request);
+        Ok(())
+    }
+
+    /// Starts the thread that sends the signals for what no handler sees.
+    fn start_notifications(self: &Arc<Self>) -> Result<&Notifications, Errno> {
+        let new = Notifications::new()?;
+        let readable = new.inotify().try_clone_to_owned().map_err(errno)?;
+        if self.notifications.set(new).is_ok() {
+            let watches = Arc::downgrade(self);
+            thread::Builder::new()
+                .name("notifications".into())
+                .spawn(move || repeat_notifications(&watches, &readable))
+                .map_err(errno)?;
+        }
+        self.notifications.get().ok_or(Errno::EAGAIN)
+    }
+
     /// Removes mirrors that no process of `threads` watches, and forgets files that none of them has open.
     pub fn sweep(&self, threads: impl FnOnce() -> Vec<i32>) {
+        if let Some(notifications) = self.notifications.get() {
+            notifications.sweep();
+        }
         if !self.in_use() {
             return;
         }
@@ -230,7 +279,14 @@ impl Watches {
             return;
         }
         let _alone = self.names.write();
-        let watched = watched_by(threads());
+        let mut watched = watched_by(threads());
+        if let Some(notifications) = self.notifications.get() {
+            let own = std::process::id().cast_signed();
+            watched.extend(watched_by_descriptor(
+                own,
+                notifications.inotify().as_raw_fd(),
+            ));
+        }
         let mut state = self.state.lock();
         for id in state.mirrors.ids() {
             let is_watched = |mirror: &mirrors::Mirror| watched.contains(&mirror.ino);
@@ -359,18 +415,36 @@ fn repeat_openings(watches: &Weak<Watches>, sources: &[OwnedFd; 2], stopped: &Ow
     }
 }
 
+/// Sends the signals of directory notifications, until the run's watches are dropped.
+fn repeat_notifications(watches: &Weak<Watches>, readable: &OwnedFd) {
+    const LOOK: u16 = 1000;
+    loop {
+        let mut fds = [PollFd::new(readable.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut fds, LOOK);
+        let Some(watches) = watches.upgrade() else {
+            return;
+        };
+        watches.raise_notifications();
+    }
+}
+
 /// Inode numbers of all objects that these threads watch.
 fn watched_by(threads: Vec<i32>) -> HashSet<u64> {
     let mut watched = HashSet::new();
     for tid in threads {
         for fd in procfs::fds(tid).unwrap_or_default() {
             if is_inotify(tid, fd) {
-                let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}"));
-                watched.extend(info.iter().flat_map(|info| inodes(info)));
+                watched.extend(watched_by_descriptor(tid, fd));
             }
         }
     }
     watched
+}
+
+/// Inode numbers of the objects that an inotify descriptor of a thread watches.
+fn watched_by_descriptor(tid: i32, fd: i32) -> Vec<u64> {
+    let info = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}"));
+    info.iter().flat_map(|info| inodes(info)).collect()
 }
 
 /// The inode numbers in the fdinfo of an inotify descriptor.

@@ -219,6 +219,21 @@ impl Openings {
     /// Repeats the accesses and closes of programs since the last call.
     pub fn repeat(&mut self) {
         self.settle();
+        let mut own = self.repeat_events();
+        while let Some((watch, writes)) = own.pop() {
+            if self.is_closed_behind_own(watch, writes) {
+                // Reads before that close have been reported by now.
+                own.extend(self.repeat_events());
+                if self.is_closed_behind_own(watch, writes) {
+                    self.close(watch, writes);
+                }
+            }
+        }
+        self.set_timer();
+    }
+
+    /// Repeats what the kernel has reported. Returns the closes of the monitor's own.
+    fn repeat_events(&mut self) -> Vec<(i32, bool)> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = Vec::new();
         let mut reader = Reader::new(&self.inotify, &mut buffer);
@@ -229,10 +244,7 @@ impl Openings {
         for (watch, events) in events {
             own.extend(self.repeat_one(watch, events));
         }
-        for (watch, writes) in own {
-            self.look_behind_own(watch, writes);
-        }
-        self.set_timer();
+        own
     }
 
     /// Any thread may have found a close that is in doubt, and the one that waits for the timer looks at it again.
@@ -281,15 +293,12 @@ impl Openings {
     }
 
     /// The monitor has closed the object itself. The kernel merges a program's close with that if it follows at once; then the lease test shows it.
-    fn look_behind_own(&mut self, watch: i32, writes: bool) {
-        let is_closed = self.by_watch.get(&watch).is_some_and(|opening| {
+    fn is_closed_behind_own(&self, watch: i32, writes: bool) -> bool {
+        self.by_watch.get(&watch).is_some_and(|opening| {
             opening.known_opens(writes) == 1
                 && opening.asked().is_some()
                 && !opening.is_still_open(writes)
-        });
-        if is_closed {
-            self.close(watch, writes);
-        }
+        })
     }
 
     /// Repeats the closes that were in doubt and of which the lease test knows now.
@@ -342,6 +351,10 @@ impl Openings {
             .iter()
             .filter(|(_, opening)| is_closed(&opening.handle));
         let closed: Vec<i32> = closed.map(|(watch, _)| *watch).collect();
+        if !closed.is_empty() {
+            // Reads before these closes have been reported by now.
+            self.repeat();
+        }
         for watch in closed {
             self.forget(watch);
         }

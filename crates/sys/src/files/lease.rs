@@ -1,12 +1,15 @@
-//! Leases (`F_SETLEASE` of fcntl(2)) of open file descriptions, and the signals that tell their owners that another process opens the file.
+//! Leases (`F_SETLEASE` of fcntl(2)) of open file descriptions, and the signals that tell their owners of events.
 #![allow(
     unsafe_code,
     reason = "nix has no F_SETLEASE, F_SETSIG and F_SETOWN, and rt_sigqueueinfo(2) has no safe interface"
 )]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use nix::errno::Errno;
+
+use crate::descriptor_tables::OfThread;
+use crate::pidfd;
 
 /// The process, thread or process group that is told of events of an open file description, and by which signal (`F_GETOWN_EX`, `F_GETSIG`).
 #[derive(Debug, Clone, Copy)]
@@ -45,8 +48,8 @@ impl Owner {
         Ok((id != 0).then_some(Self { kind, id, signal }))
     }
 
-    /// Sends the owner the signal that its lease must end, as the kernel does: with the descriptor `fd` if the program has chosen a signal (F_SETSIG). ESRCH, EPERM.
-    pub fn notify(self, fd: i32) -> Result<(), Errno> {
+    /// Sends the owner the signal, as the kernel does: with the descriptor `fd` if the program has chosen a signal (F_SETSIG). ESRCH, EPERM.
+    fn notify(self, fd: i32) -> Result<(), Errno> {
         let (signal, band, fd) = match self.signal {
             0 => (libc::SIGIO, 0, 0),
             signal => (signal, i64::from(libc::POLLIN | libc::POLLRDNORM), fd),
@@ -96,6 +99,16 @@ struct Details {
 }
 
 const _: () = assert!(size_of::<Details>() == size_of::<libc::siginfo_t>());
+
+/// Signals the owner of the open file description behind a descriptor; `before` is the one that it had before, for a descriptor that cannot be copied.
+pub fn tell_owner((process, fd): OfThread, before: Option<Owner>) {
+    // A program may have changed owner and signal since.
+    let now = pidfd::copy(process, fd).and_then(|copy| Owner::of(copy.as_fd()));
+    if let Some(owner) = now.unwrap_or(before) {
+        // A process that has ended, or that belongs to another user, is told nothing.
+        let _ = owner.notify(fd);
+    }
+}
 
 /// Makes process `pid` the owner of the open file description of `fd`, if it has none.
 pub fn set_owner(fd: BorrowedFd<'_>, pid: i32) -> Result<(), Errno> {

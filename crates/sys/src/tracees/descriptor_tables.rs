@@ -45,12 +45,17 @@ pub fn have_common_description(one: OfThread, other: OfThread) -> Result<bool, E
 /// the file (O_PATH) do not count, nor do descriptors that wait in a socket. Of processes that this one may not trace, nothing is known.
 pub fn is_open_elsewhere(identity: (u64, u64), own: OfThread) -> Result<bool, Errno> {
     let this = std::process::id().cast_signed();
+    // stat(2) of other files may have to wait for their file system.
+    let name = procfs::fd_link(own.0, own.1)?;
     for process in procfs::processes()? {
         let is_other = process != this && have_common_table(process, this) != Ok(true);
         let Ok(fds) = procfs::fds(process) else {
             continue;
         };
-        let is_file = |fd: &i32| is_other && procfs::fd_identity(process, *fd) == Ok(identity);
+        let has_name = |fd: i32| procfs::fd_link(process, fd).is_ok_and(|link| link == name);
+        let is_file = |fd: &i32| {
+            is_other && has_name(*fd) && procfs::fd_identity(process, *fd) == Ok(identity)
+        };
         for fd in fds.into_iter().filter(is_file) {
             let names_only =
                 procfs::description_flags(process, fd).is_ok_and(|flags| flags & libc::O_PATH != 0);

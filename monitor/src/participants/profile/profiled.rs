@@ -308,7 +308,11 @@ impl Ending {
 
 /// Answers a call by `handler`, in a transaction that begins with the call if a rule says so.
 pub fn answer(call: &mut Call<'_>, handler: Handler) -> Result<Answer> {
-    let handler = |call: &mut Call<'_>| look_up_again(|| handler(call));
+    let handler = |call: &mut Call<'_>| {
+        let answer = look_up_again(|| handler(call));
+        call.monitor.watches.raise_notifications();
+        answer
+    };
     let profiled = &call.monitor.profiled;
     let _answering = call.monitor.watches.answering();
     if profiled.profile.is_none() {

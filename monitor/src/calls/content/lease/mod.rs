@@ -5,7 +5,7 @@
 //!
 //! A file of the host has the host's leases. An open that must wait for a lease does so on a thread of the executor, not in the
 //! pool. Once a program of the run has asked for a lease, those for writing do so at once: while the kernel waits there, it does not let the holder keep a lease for reading, as it would after an attempt in
-//! the pool. For files with a cache object see [`table`].
+//! the pool. For files with a cache object see `table.rs`.
 
 mod table;
 

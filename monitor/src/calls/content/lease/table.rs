@@ -6,7 +6,7 @@
 //!
 //! There is one table for all runs of this process: they have stores in common. Its lock is a leaf in the lock order.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use goanna_sys::descriptor_tables::{OfThread, have_common_description};
 use goanna_sys::lease::{self, Owner};
 use goanna_sys::object_handle::ObjectHandle;
-use goanna_sys::{pidfd, procfs};
+use goanna_sys::procfs;
 use goanna_vfs::Errno;
 use parking_lot::{Condvar, Mutex};
 
@@ -138,19 +138,9 @@ impl Lease {
         if before.is_none_or(|before| writes && before.to != to) {
             let until = lease::break_time().map(|secs| Instant::now() + Duration::from_secs(secs));
             self.breaking = Some(Breaking { to, until });
-            self.tell_owner();
+            lease::tell_owner(self.holder, self.owner);
         }
         true
-    }
-
-    /// A program may have changed owner and signal since.
-    fn tell_owner(&self) {
-        let (process, fd) = self.holder;
-        let now = pidfd::copy(process, fd).and_then(|copy| Owner::of(copy.as_fd()));
-        if let Some(owner) = now.unwrap_or(self.owner) {
-            // A process that has ended has no lease any more.
-            let _ = owner.notify(fd);
-        }
     }
 
     fn is_on(&self, object: (u64, u64)) -> bool {
