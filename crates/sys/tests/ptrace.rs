@@ -101,10 +101,13 @@ fn an_exec_by_another_thread_names_its_former_tid() {
         }
         let pid = start(&launch_self(NAME, "tracee", vec![], false));
         let seen = run();
-        // The test harness makes threads, too, and the reports of two threads' clones come in any order.
+        // The test harness makes threads, too, and the reports of two threads' clones come in any order. The exec ends the thread that has made the new one, perhaps
+        // before it has reported that.
         let is_thread = |tid| {
-            seen.iter().any(|&(_, status)| {
-                matches!(status, Status::NewChild { child, kind: CloneKind::Clone } if child == tid)
+            seen.iter().any(|&(reporter, status)| match status {
+                Status::NewChild { child, kind } => child == tid && kind == CloneKind::Clone,
+                Status::EventStop => reporter == tid,
+                _ => false,
             })
         };
         let former = seen.iter().rev().find_map(|&(tid, status)| match status {

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 use goanna_sys::descriptor_tables;
 use goanna_sys::lease::{self, Owner};
 use goanna_sys::object_handle::ObjectHandle;
-
 use goanna_vfs::{Caller, Errno, FsError, Native, Opened, Place, Result, caps, ops};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::stat::fstat;
@@ -25,7 +24,6 @@ use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::calls::inotify::notify_directory;
 use crate::shadow::Shadow;
-
 use table::{Next, Request};
 pub use table::{in_use, sweep};
 
