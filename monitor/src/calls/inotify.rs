@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-use goanna_sys::lease::{self, Owner};
+use goanna_sys::lease;
 use goanna_vfs::{Errno, Place, Result, ops};
 use rustix::fs::inotify::{self, WatchFlags};
 
@@ -95,16 +95,13 @@ pub fn notify_directory(call: &Call<'_>) -> Result<Answer> {
         return Ok(Answer::PassOn);
     };
     let caller = call.caller()?;
-    let ofd = call.task.descriptor(fd)?;
-    let mut request = Notified {
+    let request = Notified {
         by: (caller.pid, fd),
         events: call.uint(2),
-        copy: ofd,
-        owner: None,
+        copy: call.task.descriptor(fd)?,
     };
     if !request.is_end() {
         lease::set_owner(request.copy.as_fd(), caller.pid)?;
-        request.owner = Owner::of(request.copy.as_fd())?;
     }
     let mask = request.mask() | libc::IN_MASK_ADD;
     if !request.is_end() && request.mask() == 0 {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use goanna_sys::descriptor_tables::{OfThread, have_common_description};
-use goanna_sys::lease::{self, Owner};
+use goanna_sys::lease::Owner;
 use goanna_vfs::Errno;
 use parking_lot::Mutex;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader};
@@ -43,8 +43,6 @@ pub struct Request {
     pub events: u32,
     /// The monitor's copy of it: another description may get its number.
     pub copy: OwnedFd,
-    /// Who is told.
-    pub owner: Option<Owner>,
 }
 
 impl Request {
@@ -122,13 +120,19 @@ impl Notifications {
     }
 
     fn retain(&self, is_kept: impl Fn(&Request) -> bool) {
-        self.by_watch.lock().retain(|watch, requests| {
+        let mut by_watch = self.by_watch.lock();
+        for requests in by_watch.values_mut() {
             requests.retain(&is_kept);
-            if requests.is_empty() {
-                let _ = inotify::remove_watch(&self.inotify, *watch);
-            }
-            !requests.is_empty()
-        });
+        }
+        self.remove_unused(&mut by_watch);
+    }
+
+    /// Removes the watches that no request needs any more.
+    fn remove_unused(&self, by_watch: &mut HashMap<i32, Vec<Request>>) {
+        let unused = by_watch.extract_if(|_, requests| requests.is_empty());
+        for (watch, _) in unused {
+            let _ = inotify::remove_watch(&self.inotify, watch);
+        }
     }
 
     fn read(&self) -> Vec<Event> {
@@ -163,26 +167,19 @@ impl Notifications {
                 (other.0, other.2) == (*watch, *cookie) && other.1.contains(ReadFlags::MOVED_TO)
             };
             let is_from = event.contains(ReadFlags::MOVED_FROM);
-            if is_from
-                && events
-                    .get(at..)
-                    .is_some_and(|rest| rest.iter().any(is_other_half))
-            {
-                tell(requests, DN_RENAME);
+            if is_from && events.iter().skip(at).any(is_other_half) {
+                signal(requests, DN_RENAME);
             }
             let of_inotify = event.bits();
             let these = EVENTS.iter().filter(|(_, mask)| mask & of_inotify != 0);
-            tell(requests, these.fold(0, |events, (event, _)| events | event));
+            signal(requests, these.fold(0, |events, (event, _)| events | event));
         }
-        let is_over = by_watch.extract_if(|_, requests| requests.is_empty());
-        for (watch, _) in is_over {
-            let _ = inotify::remove_watch(&self.inotify, watch);
-        }
+        self.remove_unused(&mut by_watch);
     }
 }
 
-/// Tells those who want one of these events. Without DN_MULTISHOT they are told once.
-fn tell(requests: &mut Vec<Request>, events: u32) {
+/// Sends the signals of the requests for one of these events. Those without DN_MULTISHOT end.
+fn signal(requests: &mut Vec<Request>, events: u32) {
     requests.retain(|request| {
         if !request.is_open() {
             return false;
@@ -190,7 +187,10 @@ fn tell(requests: &mut Vec<Request>, events: u32) {
         if !request.wants(events) {
             return true;
         }
-        lease::tell_owner(request.by, request.owner);
+        if let Ok(Some(owner)) = Owner::of(request.copy.as_fd()) {
+            // A process that has ended gets no signal, nor does one that belongs to another user.
+            let _ = owner.signal(request.by.1);
+        }
         request.events & DN_MULTISHOT != 0
     });
 }

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use crate::descriptor_tables::OfThread;
 use crate::pidfd;
 
-/// The process, thread or process group that is told of events of an open file description, and by which signal (`F_GETOWN_EX`, `F_GETSIG`).
+/// The process, thread or process group that gets a signal for events of an open file description, and which signal (`F_GETOWN_EX`, `F_GETSIG`).
 #[derive(Debug, Clone, Copy)]
 pub struct Owner {
     kind: i32,
@@ -49,7 +49,7 @@ impl Owner {
     }
 
     /// Sends the owner the signal, as the kernel does: with the descriptor `fd` if the program has chosen a signal (F_SETSIG). ESRCH, EPERM.
-    fn notify(self, fd: i32) -> Result<(), Errno> {
+    pub fn signal(self, fd: i32) -> Result<(), Errno> {
         let (signal, band, fd) = match self.signal {
             0 => (libc::SIGIO, 0, 0),
             signal => (signal, i64::from(libc::POLLIN | libc::POLLRDNORM), fd),
@@ -58,7 +58,7 @@ impl Owner {
             signal,
             errno: 0,
             // The kernel lets processes send no other code of this meaning.
-            code: SI_SIGIO,
+            code: libc::SI_SIGIO,
             padding: 0,
             band,
             fd,
@@ -83,9 +83,6 @@ impl Owner {
     }
 }
 
-/// `SI_SIGIO` of asm-generic/siginfo.h.
-const SI_SIGIO: i32 = -5;
-
 /// `siginfo_t` of a signal about a descriptor.
 #[repr(C)]
 struct Details {
@@ -100,13 +97,13 @@ struct Details {
 
 const _: () = assert!(size_of::<Details>() == size_of::<libc::siginfo_t>());
 
-/// Signals the owner of the open file description behind a descriptor; `before` is the one that it had before, for a descriptor that cannot be copied.
-pub fn tell_owner((process, fd): OfThread, before: Option<Owner>) {
+/// Sends the signal to the owner of the open file description behind a descriptor; `before` is the one that it had before, for a descriptor that cannot be copied.
+pub fn signal_owner((process, fd): OfThread, before: Option<Owner>) {
     // A program may have changed owner and signal since.
     let now = pidfd::copy(process, fd).and_then(|copy| Owner::of(copy.as_fd()));
     if let Some(owner) = now.unwrap_or(before) {
-        // A process that has ended, or that belongs to another user, is told nothing.
-        let _ = owner.notify(fd);
+        // A process that has ended gets no signal, nor does one that belongs to another user.
+        let _ = owner.signal(fd);
     }
 }
 

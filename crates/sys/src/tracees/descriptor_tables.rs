@@ -29,15 +29,18 @@ pub fn with_own_tables(threads: &[i32]) -> Vec<i32> {
 
 /// Whether two threads have one descriptor table. EPERM without the right to trace them, ENOSYS for a kernel without kcmp(2), ESRCH.
 fn have_common_table(one: i32, other: i32) -> Result<bool, Errno> {
-    // SAFETY: integers only.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, FILES, 0, 0) };
-    Errno::result(order).map(|order| order == 0)
+    are_equal(FILES, (one, 0), (other, 0))
 }
 
 /// Whether two descriptors refer to one open file description. EBADF; EPERM without the right to trace the threads, ENOSYS for a kernel without kcmp(2), ESRCH.
 pub fn have_common_description(one: OfThread, other: OfThread) -> Result<bool, Errno> {
+    are_equal(FILE, one, other)
+}
+
+/// kcmp(2) of two threads; for [`FILE`] also with the numbers of the descriptors.
+fn are_equal(kind: libc::c_int, one: OfThread, other: OfThread) -> Result<bool, Errno> {
     // SAFETY: integers only.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, one.0, other.0, FILE, one.1, other.1) };
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one.0, other.0, kind, one.1, other.1) };
     Errno::result(order).map(|order| order == 0)
 }
 
@@ -48,14 +51,12 @@ pub fn is_open_elsewhere(identity: (u64, u64), own: OfThread) -> Result<bool, Er
     // stat(2) of other files may have to wait for their file system.
     let name = procfs::fd_link(own.0, own.1)?;
     for process in procfs::processes()? {
-        let is_other = process != this && have_common_table(process, this) != Ok(true);
-        let Ok(fds) = procfs::fds(process) else {
+        if process == this || have_common_table(process, this) == Ok(true) {
             continue;
-        };
+        }
         let has_name = |fd: i32| procfs::fd_link(process, fd).is_ok_and(|link| link == name);
-        let is_file = |fd: &i32| {
-            is_other && has_name(*fd) && procfs::fd_identity(process, *fd) == Ok(identity)
-        };
+        let is_file = |fd: &i32| has_name(*fd) && procfs::fd_identity(process, *fd) == Ok(identity);
+        let fds = procfs::fds(process).unwrap_or_default();
         for fd in fds.into_iter().filter(is_file) {
             let names_only =
                 procfs::description_flags(process, fd).is_ok_and(|flags| flags & libc::O_PATH != 0);

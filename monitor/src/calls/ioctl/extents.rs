@@ -3,8 +3,6 @@
 //! Those of a file with a cache object are the parts of the object that are not holes. Where the back end stores them, it does not tell, as other file systems for data that are not on a disk yet
 //! (`FIEMAP_EXTENT_UNKNOWN`).
 
-use std::ops::Range;
-
 use goanna_sys::memfile;
 use goanna_sys::object_handle::ObjectHandle;
 use goanna_vfs::{Errno, Result};
@@ -28,23 +26,23 @@ const BLOCK: u64 = 4096;
 
 /// What a program asks for.
 struct Request {
-    /// The offsets in the file.
-    range: Range<u64>,
-    is_empty: bool,
+    /// The offset in the file, and the number of bytes from there on.
+    start: u64,
+    len: u64,
     flags: u32,
-    /// How many extents there is room for. With 0, the program only wants to know how many there are.
-    room: u32,
+    /// The number of extents that the program's structure can hold. With 0, the program only asks how many there are.
+    capacity: u32,
 }
 
 impl Request {
     fn read(call: &Call<'_>) -> Result<Self> {
-        let [start, len, flags, room] = words(&call.read(call.arg(2), HEADER)?);
+        let [start, len, flags, capacity] = words(&call.read(call.arg(2), HEADER)?);
         Ok(Self {
-            range: start..start.saturating_add(len),
-            is_empty: len == 0,
-            // Flags and the number of extents found, then the room and a reserved word.
+            start,
+            len,
+            // Flags and the number of extents found, then the capacity and a reserved word.
             flags: flags as u32,
-            room: room as u32,
+            capacity: capacity as u32,
         })
     }
 
@@ -58,10 +56,10 @@ impl Request {
 /// the flags that are the cause, for unknown flags.
 pub fn list(call: &Call<'_>, object: Option<&ObjectHandle>, largest: u64) -> Result<Answer> {
     let request = Request::read(call)?;
-    if request.room as usize > (u32::MAX as usize) / EXTENT || request.is_empty {
+    if request.capacity as usize > (u32::MAX as usize) / EXTENT || request.len == 0 {
         return Err(Errno::EINVAL.into());
     }
-    if request.range.start >= largest {
+    if request.start >= largest {
         return Err(Errno::EFBIG.into());
     }
     let unknown = request.flags & !(FLAG_SYNC | FLAG_XATTR | FLAG_CACHE);
@@ -72,18 +70,19 @@ pub fn list(call: &Call<'_>, object: Option<&ObjectHandle>, largest: u64) -> Res
     let object = object.filter(|_| request.flags & FLAG_XATTR == 0);
     let found = match object {
         Some(object) => object.with(|fd| {
-            let end = fstat(fd)?.st_size.unsigned_abs().min(request.range.end);
-            let start = request.range.start - request.range.start % BLOCK;
+            let end = request.start.saturating_add(request.len);
+            let end = fstat(fd)?.st_size.unsigned_abs().min(end);
+            let start = request.start - request.start % BLOCK;
             memfile::data_segments(fd, start, end)
         })?,
         None => Vec::new(),
     };
-    let room = match request.room {
+    let most = match request.capacity {
         0 => usize::MAX,
-        room => room as usize,
+        capacity => capacity as usize,
     };
-    let count = found.len().min(room);
-    if request.room > 0 {
+    let count = found.len().min(most);
+    if request.capacity > 0 {
         let mut extents = Vec::with_capacity(count * EXTENT);
         for (index, (start, len)) in found.iter().enumerate().take(count) {
             let last = if index + 1 == found.len() {

@@ -24,7 +24,7 @@ use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::calls::inotify::notify_directory;
 use crate::shadow::Shadow;
-use table::{Next, Request};
+use table::Request;
 pub use table::{in_use, sweep};
 
 /// The longest time for which a file counts as open after processes could open it themselves, and some more.
@@ -92,15 +92,12 @@ fn lease(call: &Call<'_>) -> Result<Answer> {
     }
     match kind {
         libc::F_RDLCK | libc::F_WRLCK => set(call, &request, &ofd),
-        libc::F_UNLCK => match request.unlock() {
-            Next::Kernel => Ok(Answer::PassOn),
-            Next::Done => {
-                // There is another one in the kernel, if the program had a lease for reading before.
-                let _ = lease::set(ofd.as_fd(), libc::F_UNLCK);
-                lease::clear_owner(ofd.as_fd())?;
-                Ok(Answer::DONE)
-            }
-        },
+        libc::F_UNLCK if request.unlock() => {
+            // There is another one in the kernel, if the program had a lease for reading before.
+            let _ = lease::set(ofd.as_fd(), libc::F_UNLCK);
+            lease::clear_owner(ofd.as_fd())?;
+            Ok(Answer::DONE)
+        }
         _ => Ok(Answer::PassOn),
     }
 }

@@ -43,7 +43,7 @@ struct Lease {
     handle: Weak<ObjectHandle>,
     /// The descriptor by which it was set: process ID and number.
     holder: OfThread,
-    /// Who was told of events when it was set.
+    /// The owner of the description when it was set.
     owner: Option<Owner>,
     kind: Kind,
     breaking: Option<Breaking>,
@@ -62,7 +62,7 @@ pub fn in_use() -> bool {
     IN_USE.load(Ordering::SeqCst)
 }
 
-/// Forgets the leases whose descriptors are closed. Called regularly.
+/// Removes the leases whose descriptors are closed. Called regularly.
 pub fn sweep() {
     if !in_use() {
         return;
@@ -121,7 +121,7 @@ impl Lease {
     }
 
     /// Begins to break the lease for an open that conflicts with it. False if there is no such lease any more.
-    fn is_broken(&mut self, writes: bool) -> bool {
+    fn begin_to_break(&mut self, writes: bool) -> bool {
         if self.kind == Kind::OfKernel {
             // The kernel breaks the lease if it is still there.
             let flags = libc::O_WRONLY | libc::O_NONBLOCK;
@@ -138,7 +138,7 @@ impl Lease {
         if before.is_none_or(|before| writes && before.to != to) {
             let until = lease::break_time().map(|secs| Instant::now() + Duration::from_secs(secs));
             self.breaking = Some(Breaking { to, until });
-            lease::tell_owner(self.holder, self.owner);
+            lease::signal_owner(self.holder, self.owner);
         }
         true
     }
@@ -161,7 +161,7 @@ pub fn may_be_in_the_way(object: (u64, u64), writes: bool) -> bool {
     TABLE.lock().iter().any(is_one)
 }
 
-/// Whether an open of a cache object, for writing or not, must wait for a lease of another open. If so, the holder has been told.
+/// Whether an open of a cache object, for writing or not, must wait for a lease of another open. If so, the holder has got a signal.
 pub fn is_in_the_way(object: (u64, u64), writes: bool) -> bool {
     let mut is_one = false;
     TABLE.lock().retain_mut(|lease| {
@@ -172,10 +172,10 @@ pub fn is_in_the_way(object: (u64, u64), writes: bool) -> bool {
         if !is_held || !lease.conflicts(writes) {
             return is_held;
         }
-        // Each of them is told.
-        let is_broken = lease.is_broken(writes);
-        is_one |= is_broken;
-        is_broken
+        // The holder of each lease gets a signal.
+        let is_there = lease.begin_to_break(writes);
+        is_one |= is_there;
+        is_there
     });
     is_one
 }
@@ -195,15 +195,6 @@ pub struct Request<'a> {
     pub by: OfThread,
     /// The monitor's copy of the descriptor.
     pub description: BorrowedFd<'a>,
-}
-
-/// What remains to be done for a request.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Next {
-    /// The kernel answers it.
-    Kernel,
-    /// It is done.
-    Done,
 }
 
 impl Request<'_> {
@@ -237,22 +228,19 @@ impl Request<'_> {
         Some(lease.target())
     }
 
-    /// Ends the lease.
-    pub fn unlock(&self) -> Next {
+    /// Ends the lease. Returns whether it was one that the kernel does not know.
+    pub fn unlock(&self) -> bool {
         let mut table = TABLE.lock();
         let Some(own) = self.find(&mut table) else {
-            return Next::Kernel;
+            return false;
         };
         let lease = table.swap_remove(own);
         ENDED.notify_all();
-        match lease.kind {
-            Kind::OfKernel => Next::Kernel,
-            Kind::Read | Kind::Write => Next::Done,
-        }
+        lease.kind != Kind::OfKernel
     }
 
     /// A lease for reading, which the kernel then grants. EAGAIN if another open waits for the end of the present one.
-    pub fn share(&self) -> Result<Next, Errno> {
+    pub fn share(&self) -> Result<(), Errno> {
         let mut table = TABLE.lock();
         match self.find(&mut table) {
             Some(own)
@@ -268,7 +256,7 @@ impl Request<'_> {
         table.push(self.lease(Kind::OfKernel, None));
         set_in_use();
         ENDED.notify_all();
-        Ok(Next::Kernel)
+        Ok(())
     }
 
     /// A lease for writing, if `is_alone` finds no other open. EAGAIN if it does, or if another open waits for the end of the present lease.
@@ -276,7 +264,7 @@ impl Request<'_> {
         &self,
         owner: Option<Owner>,
         is_alone: impl FnOnce() -> bool,
-    ) -> Result<Next, Errno> {
+    ) -> Result<(), Errno> {
         let mut table = TABLE.lock();
         // What is shared from here on is withdrawn, and what was shared before is found.
         set_in_use();
@@ -289,7 +277,7 @@ impl Request<'_> {
             table.swap_remove(own);
         }
         table.push(self.lease(Kind::Write, owner));
-        Ok(Next::Done)
+        Ok(())
     }
 
     fn lease(&self, kind: Kind, owner: Option<Owner>) -> Lease {
