@@ -58,6 +58,31 @@ static void offsets(void)
 	close(reader);
 }
 
+/* Ranges that end behind the last offset. */
+static void ranges(void)
+{
+	char byte[4] = "xyz";
+	struct iovec parts[] = { { byte, 1 }, { byte + 1, 2 } };
+
+	for (int flags = 0; flags <= O_APPEND; flags += O_APPEND) {
+		int file = MUST(open("ranges", O_RDWR | O_CREAT | O_TRUNC | flags, 0644));
+
+		T("pwrite at the last offset", pwrite(file, byte, 1, INT64_MAX));
+		T("pwrite across it", pwrite(file, byte, 3, INT64_MAX - 2));
+		T("pwrite of nothing there", pwrite(file, byte, 0, INT64_MAX));
+		T("pwritev across it", pwritev(file, parts, 2, INT64_MAX - 2));
+		T("pwritev2 across it", pwritev2(file, parts, 2, INT64_MAX - 2, RWF_APPEND));
+		T("pwritev2, offset -2", pwritev2(file, parts, 2, -2, RWF_APPEND));
+		T("pread at the last offset", pread(file, byte, 1, INT64_MAX));
+		T("preadv across it", preadv(file, parts, 2, INT64_MAX - 2));
+		SHOW("ranges");
+		close(file);
+	}
+	int path = MUST(open("ranges", O_PATH));
+	T("getdents64 of an O_PATH descriptor", syscall(SYS_getdents64, path, byte, 4));
+	close(path);
+}
+
 static void places(void)
 {
 	make("file", "x");
@@ -143,6 +168,7 @@ static void steps(void)
 {
 	counts();
 	offsets();
+	ranges();
 	places();
 	no_descriptors();
 	limited();

@@ -24,3 +24,12 @@ pub fn checked(address: u64, count: u64) -> Result<(u64, usize), Errno> {
 pub fn many(call: &Call<'_>) -> Result<Vec<(u64, usize)>> {
     Ok(call.memory.read_iovecs(call.arg(1), call.arg(2) as usize)?)
 }
+
+/// EINVAL if the bytes of `segments` from `offset` on end behind the largest offset. The kernel checks this even where O_APPEND
+/// or RWF_APPEND makes the offset irrelevant (`rw_verify_area`).
+pub fn verify_range(offset: u64, segments: &[(u64, usize)]) -> Result<()> {
+    let len: usize = segments.iter().map(|(_, len)| len).sum();
+    let end = offset.checked_add(len as u64).ok_or(Errno::EINVAL)?;
+    i64::try_from(end).map_err(|_| Errno::EINVAL)?;
+    Ok(())
+}

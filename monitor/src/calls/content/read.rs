@@ -10,7 +10,7 @@ use goanna_sys::tracee;
 use goanna_vfs::{Caller, Errno, Place, Result};
 use nix::unistd::{self, Whence};
 
-use super::buffers::{many, one};
+use super::buffers::{many, one, verify_range};
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
 use crate::shadow::Shadow;
@@ -132,6 +132,9 @@ fn fill_segments(
 ) -> Result<Answer> {
     let start = offset.map_or_else(|| content.offset(), Ok)?;
     let segments = segments()?;
+    if let Some(offset) = offset {
+        verify_range(offset, &segments)?;
+    }
     let first = segments.iter().map(|&(_, len)| len).find(|&len| len > 0);
     // Most reads are this one operation of the back end.
     let mut first = data(start, first.unwrap_or(0).min(PIECE))?;

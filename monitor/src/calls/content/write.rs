@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use goanna_vfs::{Errno, Result, WritePosition, file_flags};
 
-use super::buffers::{many, one};
+use super::buffers::{many, one, verify_range};
 use super::output::Output;
 use super::sync::with_commit;
 use crate::call::{Answer, Call};
@@ -35,7 +35,7 @@ fn write_to(
     segments: impl FnOnce() -> Result<Vec<(u64, usize)>>,
     position: WritePosition,
 ) -> Result<Answer> {
-    let segments = segments()?;
+    let segments = within(segments()?, position)?;
     let total: usize = segments.iter().map(|(_, len)| len).sum();
     let mut done = 0;
     while done < total {
@@ -92,6 +92,14 @@ pub fn skip(segments: &[(u64, usize)], mut done: usize) -> Vec<(u64, usize)> {
     rest
 }
 
+/// `segments`, if a write of them to `position` is within the range of offsets. EINVAL.
+fn within(segments: Vec<(u64, usize)>, position: WritePosition) -> Result<Vec<(u64, usize)>> {
+    if let WritePosition::At(offset) = position {
+        verify_range(offset, &segments)?;
+    }
+    Ok(segments)
+}
+
 fn offset(value: u64) -> Result<WritePosition> {
     if (value as i64) < 0 {
         Err(Errno::EINVAL.into())
@@ -136,10 +144,14 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
         | RWF_NOAPPEND
         | RWF_DONTCACHE
         | RWF_NOSIGNAL;
-    let position = match call.arg(3) {
-        _ if flags & libc::RWF_APPEND != 0 => WritePosition::End,
+    let given = match call.arg(3) {
         u64::MAX => WritePosition::Cursor,
         value => offset(value)?,
+    };
+    let position = if flags & libc::RWF_APPEND == 0 {
+        given
+    } else {
+        WritePosition::End
     };
     let Some(mut output) = Output::of(call, call.int(0))? else {
         return Ok(Answer::PassOn);
@@ -161,7 +173,8 @@ pub fn pwritev2(call: &mut Call<'_>) -> Result<Answer> {
         }
         output.flags &= !libc::O_APPEND;
     }
-    let answer = write_to(call, call.int(0), &output, || many(call), position)?;
+    let segments = || within(many(call)?, given);
+    let answer = write_to(call, call.int(0), &output, segments, position)?;
     if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 && matches!(answer, Answer::Value(1..)) {
         let shadow: Option<Arc<Shadow>> = call.shadow(call.int(0))?;
         if let Some(shadow) = shadow

@@ -45,12 +45,12 @@ fn read_entries_once(
     let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
         return host::read_entries(call, layout).map(Some);
     };
-    let Shadow::Dir { place, .. } = &*shadow else {
-        return Err(Errno::ENOTDIR.into());
-    };
     if names_only(&ofd)? {
         return Err(Errno::EBADF.into());
     }
+    let Shadow::Dir { place, .. } = &*shadow else {
+        return Err(Errno::ENOTDIR.into());
+    };
     let caller = call.caller()?;
     let start = lseek(ofd.as_fd(), 0, Whence::SeekCur)? as u64;
     // A negative count fits no entry.
