@@ -146,6 +146,7 @@ in_every_place! {
     waits_for_leases => |place| check(&place, "lease_waits", false);
     rules_of_leases => |place| check(&place, "lease_rules", false);
     extents => |place| check(&place, "extents", false);
+    children_by_clone3 => |place| check(&place, "clone3", false);
     directory_notifications => |place| check(&place, "dnotify", false);
     watches => |place| check_watches(&place);
     sockets_of_sandboxed_programs => |place| check(&place, "sandboxed", false);
@@ -525,7 +526,7 @@ mod aes {
 
     programs! {
         open opath stat statx rw dirs above names attr flags chattr fileattr xattrat ioctls dropped capabilities xattr acl ranges mmap msync cwd process
-        killed eintr descend execname execs fifos interrupt restarted abandoned sockets socknames leases lease_waits lease_rules extents dnotify sandboxed locks copy copies
+        killed eintr descend execname execs fifos interrupt restarted abandoned sockets socknames leases lease_waits lease_rules extents dnotify clone3 sandboxed locks copy copies
         ignored cores deadlines edges waits
     }
 }

@@ -1,3 +1,5 @@
+//! Processes that the monitor may not know of.
+//!
 //! Processes that have made no call since they were forked hold files and directories, too. Their parent moves or reuses meanwhile what
 //! stands behind these, and behind descriptors in sockets. The supervisor asked only the threads that had made a call.
 #![allow(
@@ -6,8 +8,10 @@
     reason = "a test fails by panicking"
 )]
 
+use std::path::Path;
 use std::time::Duration;
 
+use goanna_tests::held::until;
 use goanna_tests::{Backend, Engine};
 use goanna_tests::{Intercept, Place, User, differences, finish, finish_within, program};
 
@@ -55,4 +59,25 @@ fn a_child_without_a_call_keeps_its_working_directory_beyond_1024_others() {
 #[test]
 fn a_directory_in_flight_in_a_socket_is_the_same_beyond_1024_others() {
     check("flying");
+}
+
+/// A program that gets around the check of the flags of clone3(2) is killed, and with it the process that no one traces.
+#[test]
+fn a_process_without_a_tracer_is_killed() {
+    for intercept in [Intercept::Notify, Intercept::Ptrace] {
+        let place = Place::new(Backend::Amino(Engine::Fjall), intercept, User::Own);
+        let tracee = program("untraced", &place.path("."), false);
+        let ended = finish_within(place.run().arg(&tracee), LIMIT).expect(128 + 9);
+        let errors = ended.errors();
+        assert!(errors.contains("without a tracer"), "{errors}");
+        until("no process is left", || running(&tracee) == 0);
+        place.fsck();
+    }
+}
+
+/// The number of processes that execute `program`.
+fn running(program: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let programs = processes.filter_map(|process| process.path().join("exe").read_link().ok());
+    programs.filter(|executed| executed == program).count()
 }

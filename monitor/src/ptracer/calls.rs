@@ -167,6 +167,10 @@ impl Supervisor {
         }
         let monitor = Arc::clone(&self.monitor);
         let only_observed = self.observe_entry(&stopped, &regs);
+        if regs.number() == libc::SYS_clone3 {
+            let next = self.clone3(tid, regs.args()[0]);
+            return self.continue_or_hold(stopped, regs, next);
+        }
         let next = match monitor.waiting.rejoin(tid, call_of(&regs)) {
             Some(Rejoined::Answered(answer)) => self.without_notification(&stopped, regs, answer),
             Some(Rejoined::Waits(waiting)) => return self.park_at_call(stopped, waiting, regs),

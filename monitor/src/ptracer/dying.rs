@@ -11,8 +11,8 @@ use goanna_sys::procfs;
 use goanna_sys::ptrace::{self, Event};
 use goanna_vfs::Errno;
 
+use super::children::process_tree::Parent;
 use super::mailbox::Message;
-use super::process_tree::Parent;
 use super::{Supervisor, end_of, panics};
 use crate::Monitor;
 use crate::intercept::in_flight::LIMIT;

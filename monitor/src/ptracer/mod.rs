@@ -8,6 +8,8 @@
 //! all of them, and none calls this one but by methods of [`Supervisor`].
 
 mod calls;
+mod children;
+
 mod dying;
 pub mod inject;
 pub mod mailbox;
@@ -15,7 +17,7 @@ mod observed;
 mod panics;
 mod parking;
 pub mod pause;
-mod process_tree;
+
 pub mod program;
 pub mod restart;
 pub mod rewrite;
@@ -41,14 +43,15 @@ use goanna_vfs::{Errno, Result};
 use crate::calls::txn::Request;
 use crate::participants::profile::Rule;
 use crate::process::core_files::CoreFiles;
+use crate::ptracer::children::clone3::Clones;
 use crate::ptracer::inject::{Injector, Stop};
 use crate::ptracer::mailbox::Message;
-use crate::ptracer::rewrite::{Rewriter, clone_flags};
+use crate::ptracer::rewrite::Rewriter;
 use crate::{Monitor, Status};
+use children::process_tree::ProcessTree;
 use dying::Dying;
 use observed::Observed;
 use parking::Parking;
-use process_tree::ProcessTree;
 use undisturbed::Waits;
 
 /// Follows the tracees of one run.
@@ -87,6 +90,7 @@ pub struct Supervisor {
     /// Threads that execute a program to which a rule of the profile applies.
     entering: HashMap<i32, Entering>,
     core_files: CoreFiles,
+    clones: Clones,
     observed: Observed,
     /// Threads are kept only where calls come as stops ([`crate::table::Rule::Affinity`]).
     kept_threads: KeptThreads,
@@ -132,6 +136,7 @@ impl Supervisor {
             watched: HashMap::new(),
             entering: HashMap::new(),
             core_files: CoreFiles::default(),
+            clones: Clones::default(),
             observed: Observed::default(),
         }
     }
@@ -355,6 +360,7 @@ impl Supervisor {
 
     fn ended(&mut self, tid: i32) {
         self.core_files.forget(tid);
+        self.clones.remove(tid);
         self.late.remove(&tid);
         self.waits.forget(tid);
         self.parking.forget(tid);
@@ -395,55 +401,6 @@ impl Supervisor {
         }
     }
 
-    /// `child` inherits what the thread had when it started it.
-    fn new_child(&mut self, stopped: Stopped, child: i32) -> Result<(), Errno> {
-        let tid = stopped.tid();
-        // If it is not known, it counts as not inherited.
-        let regs = stopped.regs();
-        let flags = regs.as_ref().ok().map(clone_flags);
-        let at = regs.map_or(0, |regs| regs.instruction());
-        let inside = &self.monitor.in_process;
-        let script = inside.forked(&self.monitor, (tid, at), child, flags);
-        let is_held = script.is_some_and(|script| self.injector.map_memory(tid, script).is_ok());
-        if let Some(flags) = flags {
-            self.rewriter.inherit(tid, child, flags);
-            self.process_tree.child_started(tid, child, flags);
-            let has = |flag: i32| flags & flag as u64 != 0;
-            if has(libc::CLONE_FS) && !has(libc::CLONE_THREAD) {
-                let _ = self.monitor.tasks.share_fs(tid, child);
-            } else if !has(libc::CLONE_FS | libc::CLONE_THREAD | libc::CLONE_NEWUSER) {
-                self.monitor.tasks.inherit(tid, child);
-            }
-        }
-        self.monitor.participants.inherit(tid, child);
-        self.monitor.nested.inherit(tid, child);
-        let shares = flags.is_some_and(|flags| flags & libc::CLONE_FS as u64 != 0);
-        self.monitor.roots.inherit(tid, child, shares);
-        if flags.is_some_and(|flags| flags & libc::CLONE_NEWNS as u64 != 0) {
-            self.monitor.roots.leaves(child, &[]);
-        }
-        self.monitor.profiled.forked(tid, child);
-        if self.filtered.contains(&tid) {
-            self.filtered.insert(child);
-        }
-        self.know(child);
-        self.observe_birth(tid, child);
-        let early = self.early.remove(&child);
-        if is_held {
-            self.held.insert(tid, (child, early));
-        } else if let Some(child) = early {
-            let _ = child.cont(0);
-        }
-        self.resume(stopped)
-    }
-
-    /// Lets the new thread run that was held for `tid`, which has run its script or has ended.
-    fn release_held(&mut self, tid: i32) {
-        if let Some((_, Some(child))) = self.held.remove(&tid) {
-            let _ = child.cont(0);
-        }
-    }
-
     fn event_stop(&mut self, stopped: Stopped) -> Result<(), Errno> {
         let tid = stopped.tid();
         if !self.known.contains(&tid) {
@@ -465,30 +422,6 @@ impl Supervisor {
         match self.injector.event_stop(stopped) {
             Stop::Foreign(stopped) => stopped.cont(0),
             stop => self.injected(tid, stop),
-        }
-    }
-
-    /// New tracees whose parent was killed before it could report them inherit nothing; nor do those of a thread of
-    /// process `executed`, which has lost all its threads.
-    fn release_orphans(&mut self, executed: i32) {
-        let known = &self.known;
-        let orphaned = |tid: &i32, _: &mut Stopped| {
-            procfs::status(*tid).map_or(true, |status| {
-                let parent = if status.tgid == *tid {
-                    status.ppid
-                } else {
-                    status.tgid
-                };
-                parent == executed || !known.contains(&parent)
-            })
-        };
-        let orphans: Vec<(i32, Stopped)> = self.early.extract_if(orphaned).collect();
-        for (tid, stopped) in orphans {
-            self.know(tid);
-            self.kept_threads.has_found(tid);
-            self.monitor.in_process.orphaned(tid);
-            self.observe_birth(0, tid);
-            let _ = stopped.cont(0);
         }
     }
 

@@ -137,7 +137,7 @@ impl Supervisor {
 
     /// Continues a thread in the call at which it is stopped.
     pub(super) fn resume(&self, stopped: Stopped) -> Result<(), Errno> {
-        if self.is_observed(stopped.tid()) {
+        if self.is_observed(stopped.tid()) || self.clones.contains(stopped.tid()) {
             stopped.cont_syscall(0)
         } else {
             stopped.cont(0)

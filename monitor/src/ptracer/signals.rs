@@ -191,6 +191,7 @@ impl Supervisor {
     fn left(&mut self, stopped: Stopped, result: i64) -> Result<(), Errno> {
         let tid = stopped.tid();
         self.observe_exit(tid, result);
+        self.cloned(tid, result);
         self.seen(&stopped);
         if self.injector.has(tid) {
             stopped.interrupt()?;

@@ -372,7 +372,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::FSMOUNT, Rule::Allow, "host paths only"),
     row(nr::FSPICK, Rule::NotifyOrStop(&[], mounting::fspick), "of a mount that the run began with, and of a bind mount: EOPNOTSUPP; stopped as open_tree"),
     row(nr::PIDFD_OPEN, Rule::Allow, ""),
-    row(nr::CLONE3, Rule::Refuse(Errno::ENOSYS), "its flags are in memory, where no filter sees CLONE_UNTRACED; libraries fall back to clone"),
+    row(nr::CLONE3, Rule::Trace, "stopped: its flags are in memory, where no filter sees CLONE_UNTRACED: EPERM"),
     row(nr::CLOSE_RANGE, Rule::Close, "the kernel keeps the descriptor table"),
     row(nr::OPENAT2, Rule::Notify(open::openat2), "RESOLVE_* flags are honoured by the path walk"),
     row(nr::PIDFD_GETFD, Rule::TraceIf(&[]), "may bring a Unix socket: as socket"),

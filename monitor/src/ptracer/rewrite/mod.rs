@@ -371,12 +371,3 @@ fn copy_lengths(tid: i32, from: u64, to: u64, count: i64) {
         }
     }
 }
-
-/// The flags of the call that a thread with these registers is in, which made a child.
-pub fn clone_flags(regs: &Registers) -> u64 {
-    match regs.number() {
-        libc::SYS_vfork => (libc::CLONE_VM | libc::CLONE_VFORK) as u64,
-        libc::SYS_clone => regs.args()[0],
-        _ => 0,
-    }
-}
