@@ -33,13 +33,15 @@ impl Clones {
 }
 
 impl Supervisor {
-    /// Handles a call of clone3(2) with the `clone_args` at this address, before the kernel performs it. EPERM: CLONE_UNTRACED.
+    /// Handles a call of clone3(2) with the `clone_args` at this address, before the kernel performs it. EPERM: CLONE_UNTRACED. ENOSYS: the monitor may not read the
+    /// memory, so libraries fall back to clone(2), whose flags are in a register.
     pub(in crate::ptracer) fn clone3(&mut self, tid: i32, arguments: u64) -> Result<Next> {
         let mut flags = [0; 8];
-        // Where they cannot be read, the call fails.
         let flags = match tracee::read_exact(tid, arguments, &mut flags) {
             Ok(()) => u64::from_ne_bytes(flags),
-            Err(_) => 0,
+            // The call fails.
+            Err(Errno::EFAULT) => 0,
+            Err(_) => return Err(Errno::ENOSYS.into()),
         };
         if flags & libc::CLONE_UNTRACED as u64 != 0 {
             return Err(Errno::EPERM.into());
@@ -48,7 +50,7 @@ impl Supervisor {
         Ok(Next::Run)
     }
 
-    /// Thread `tid` is at the exit stop of a call with this result. If it has made a child without a report, nobody follows that.
+    /// Thread `tid` is at the exit stop of a call with this result. If it has made a child without a report, that is not followed.
     pub(in crate::ptracer) fn cloned(&mut self, tid: i32, result: i64) {
         if self.clones.remove(tid).is_none() || result <= 0 {
             return;
