@@ -238,6 +238,27 @@ static void removed(void)
 	O("make", open("/x", O_CREAT | O_WRONLY, 0600));
 }
 
+/* Paths in /proc of what is not below the root directory. */
+static void seen_in_proc(void)
+{
+	char path[PATH_MAX], name[64], text[PATH_MAX] = "";
+	int proc = MUST(open("/proc", O_PATH | O_DIRECTORY)), fd = MUST(open("outside", O_RDONLY));
+
+	MUST(realpath("outside", path) ? 0 : -1);
+	if (!enters("new"))
+		return;
+	for (int i = 0; i < 3; i++) {
+		static const char *const lists[] = { "self/mountinfo", "self/mounts", "self/mountstats" };
+		int list = openat(proc, lists[i], O_RDONLY);
+
+		T(lists[i], read(list, text, sizeof text));
+		close(list);
+	}
+	sprintf(name, "self/fd/%d", fd);
+	T("link", readlinkat(proc, name, text, sizeof text - 1) == (ssize_t)strlen(path));
+	IS("the whole path", !strncmp(text, path, strlen(path)));
+}
+
 static void steps(void)
 {
 	MUST(mkdir("new", 0755));
@@ -258,5 +279,6 @@ static void steps(void)
 	CHILD("user", as_user());
 	CHILD("own namespace", in_own_namespace());
 	CHILD("removed", removed());
+	CHILD("in /proc", seen_in_proc());
 	CONTENT("outside");
 }

@@ -413,7 +413,9 @@ fn put_path(call: &Call<'_>, mut path: Vec<u8>, buffer: u64, size: usize) -> Res
     if let Some(root) = call.root()
         && path.first() == Some(&b'/')
     {
-        path = roots::below(&root.at.path(&*call.caller()?)?.0, &path);
+        // Otherwise it begins at the root of all mounts, as the kernel's.
+        let seen = roots::below(&root.at.path(&*call.caller()?)?.0, &path);
+        path = seen.unwrap_or(path);
     }
     put_target(call, buffer, &path, size)
 }

@@ -98,6 +98,33 @@ pub fn with_mounts(
     out
 }
 
+/// The lines in `content`, a text of `list`, that a process sees whose root directory is `root`: those of the mounts at and below that. Their mount points begin there.
+pub fn seen_below(list: MountList, content: &[u8], root: &[u8]) -> Vec<u8> {
+    let index = match list {
+        MountList::Mounts => 1,
+        MountList::MountInfo | MountList::MountStats => 4,
+    };
+    let root = escape(root, PATH);
+    let mut out = Vec::new();
+    let mut is_seen = false;
+    for line in content.split_inclusive(|&byte| byte == b'\n') {
+        // Statistics of the mount in the line before.
+        if line.first() == Some(&b'\t') {
+            out.extend_from_slice(if is_seen { line } else { b"" });
+            continue;
+        }
+        let mut fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let target = fields.get_mut(index);
+        let seen = target.and_then(|target| Some((below(&root, target)?, target)));
+        is_seen = seen.is_some();
+        if let Some((path, target)) = seen {
+            *target = if path.is_empty() { b"/" } else { path };
+            out.extend(fields.join(&b' '));
+        }
+    }
+    out
+}
+
 /// What is mounted at `target`, by the text of a process's `mountinfo`, if that is a file system of type `kind`.
 pub fn source_at(mountinfo: &[u8], target: &[u8], kind: &str) -> Option<Vec<u8>> {
     let there = host_mounts(mountinfo).filter(|mount| mount.target == target);
@@ -374,6 +401,27 @@ fn unescape(text: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_root_directory_hides_the_mounts_that_are_not_below_it() {
+        let seen = |list, content: &str| {
+            String::from_utf8(seen_below(list, content.as_bytes(), b"/a b")).unwrap()
+        };
+        let mountinfo = "1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /a\\040b rw - tmpfs  rw\n\
+            3 2 0:3 / /a\\040b/c rw - proc proc rw\n4 1 0:4 / /a\\040bc rw - tmpfs none rw\n";
+        assert_eq!(
+            seen(MountList::MountInfo, mountinfo),
+            "2 1 0:2 / / rw - tmpfs  rw\n3 2 0:3 / /c rw - proc proc rw\n"
+        );
+        let mounts = "/dev/a / ext4 rw 0 0\nproc /a\\040b/c proc rw 0 0\n";
+        assert_eq!(seen(MountList::Mounts, mounts), "proc /c proc rw 0 0\n");
+        let stats = "device a mounted on / with fstype nfs statvers=1.1\n\tage:\t1\n\
+            no device mounted on /a\\040b/c with fstype nfs statvers=1.1\n\tage:\t2\n";
+        assert_eq!(
+            seen(MountList::MountStats, stats),
+            "no device mounted on /c with fstype nfs statvers=1.1\n\tage:\t2\n"
+        );
+    }
 
     #[test]
     fn a_directory_is_found_where_another_mount_shows_it() {

@@ -191,7 +191,8 @@ pub fn getcwd(call: &mut Call<'_>) -> Result<Answer> {
         return Err(Errno::ENOENT.into());
     }
     if let Some(root) = root {
-        path = roots::below(&root.at.path(&caller)?.0, &path);
+        let seen = roots::below(&root.at.path(&caller)?.0, &path);
+        path = seen.unwrap_or_else(|| [b"(unreachable)", &path[..]].concat());
     }
     path.push(0);
     if path.len() > PATH_MAX {

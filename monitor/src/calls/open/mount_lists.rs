@@ -31,6 +31,8 @@ pub struct ListOfMounts {
     mounts: Arc<Mounts>,
     /// What the paths of their mount points begin with, and the process does not see.
     prefix: Vec<u8>,
+    /// The root directory of the process, where the kernel does not know it.
+    root: Option<Pos>,
 }
 
 impl ListOfMounts {
@@ -57,6 +59,7 @@ impl ListOfMounts {
             path,
             mounts,
             prefix,
+            root: monitor.roots.kept(thread).map(|root| root.at),
         })
     }
 
@@ -75,7 +78,10 @@ impl ListOfMounts {
         let in_kernel = mounts.in_kernel().iter();
         let in_kernel = in_kernel.filter_map(|mount| self.in_kernel(mount));
         let listed: Vec<_> = listed.chain(in_kernel).collect();
-        let content = mount_list::with_mounts(self.list, &native, &mountinfo, &listed);
+        let mut content = mount_list::with_mounts(self.list, &native, &mountinfo, &listed);
+        if let Some(root) = &self.root {
+            content = mount_list::seen_below(self.list, &content, &root.path(&own)?.0);
+        }
         let place = mounts.host_place(caller, &self.path)?;
         call.monitor.shadows.snapshot(place, &content)
     }
