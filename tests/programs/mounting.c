@@ -563,6 +563,24 @@ static void hidden(void)
 	close(fd);
 }
 
+/* Over the working directory, which stays covered. */
+static void by_a_dot(void)
+{
+	MUST(mkdir("dot", 0755) | chdir("dot"));
+	make("below", "");
+	T("tmpfs on the working directory", mount("none", ".", "tmpfs", MS_MGC_VAL, NULL));
+	T("another on that", mount("none", ".", "tmpfs", MS_MGC_VAL | MS_NOEXEC, NULL));
+	T("covered", access("below", F_OK));
+	T("not by its path", access("../dot/below", F_OK));
+	LISTED("../dot");
+	T("the upper one", umount2(".", MNT_DETACH));
+	LISTED("../dot");
+	T("the lower one", umount2(".", 0));
+	T("none", umount2(".", MNT_DETACH));
+	T("uncovered", access("../dot/below", F_OK));
+	MUST(chdir(".."));
+}
+
 static void steps(void)
 {
 	MUST(mkdir("d", 0755));
@@ -584,4 +602,5 @@ static void steps(void)
 	bound();
 	bound_by_descriptors();
 	moved();
+	by_a_dot();
 }

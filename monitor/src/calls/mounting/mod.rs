@@ -16,6 +16,7 @@ use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FileKind, MountFlags, Place, Result, caps};
@@ -59,6 +60,19 @@ fn mounted_at(call: &Call<'_>, target: &Place) -> Result<PathBuf> {
     }
     let dir = call.monitor.hosted.dir_of(&target.mount);
     dir.ok_or_else(|| Errno::EOPNOTSUPP.into())
+}
+
+/// The root directory of what is mounted on `place`, as the kernel looks for the mount that a path names: a working directory can be covered.
+fn uncovered(call: &Call<'_>, place: Place) -> Result<Place> {
+    let (path, is_removed) = place.mount.fs.path(&*call.caller()?, &place.node)?;
+    let mount = call.mounts.at(&place.mount.absolute(&path));
+    Ok(match mount.filter(|_| !is_removed) {
+        Some(mount) => Place {
+            node: mount.fs.root(),
+            mount: Arc::clone(mount),
+        },
+        None => place,
+    })
 }
 
 /// Mounts over `target` by `mount`, which gets a path on the host.
@@ -127,6 +141,7 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     if request.changes() {
         return change(call, &request, &target);
     }
+    let target = uncovered(call, target)?;
     if let Some(source) = request.source_in_run(call)? {
         return bind(call, &request, &source, target);
     }
@@ -371,6 +386,7 @@ pub fn umount2(call: &mut Call<'_>) -> Result<Answer> {
     if !call.may_wait {
         return Ok(Answer::Wait);
     }
+    let target = uncovered(call, target)?;
     if !is_root(&target) {
         let path = host_path(&target).ok_or(Errno::EINVAL)?;
         let Place { mount, node } = target;

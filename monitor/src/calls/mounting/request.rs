@@ -20,6 +20,14 @@ const CHANGES: MsFlags = MsFlags::MS_REMOUNT
     .union(MsFlags::MS_SLAVE)
     .union(MsFlags::MS_UNBINDABLE);
 
+/// The flags in argument `bits` of mount(2). Old programs set the upper half to MS_MGC_VAL, which means nothing.
+fn flags(bits: u64) -> MsFlags {
+    const MAGIC: u64 = 0xc0ed_0000;
+    const UPPER_HALF: u64 = 0xffff_0000;
+    let magic = if bits & UPPER_HALF == MAGIC { MAGIC } else { 0 };
+    MsFlags::from_bits_retain(bits & !magic)
+}
+
 /// What the arguments of mount(2) say besides the target.
 pub(super) struct Request {
     pub(super) source: Option<Vec<u8>>,
@@ -48,7 +56,7 @@ impl Request {
         Ok(Self {
             source,
             kind,
-            flags: MsFlags::from_bits_retain(call.arg(3)),
+            flags: flags(call.arg(3)),
             data,
         })
     }
