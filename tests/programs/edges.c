@@ -75,10 +75,13 @@ static void ranges(void)
 		T("pwritev2, offset -2", pwritev2(file, parts, 2, -2, RWF_APPEND));
 		T("pread at the last offset", pread(file, byte, 1, INT64_MAX));
 		T("preadv across it", preadv(file, parts, 2, INT64_MAX - 2));
+		T("sync_file_range across it", sync_file_range(file, 4096, INT64_MAX - 4095, 0));
+		T("sync_file_range up to it", sync_file_range(file, 4096, INT64_MAX - 4096, 0));
 		SHOW("ranges");
 		close(file);
 	}
 	int path = MUST(open("ranges", O_PATH));
+	T("syncfs of an O_PATH descriptor", syncfs(path));
 	T("getdents64 of an O_PATH descriptor", syscall(SYS_getdents64, path, byte, 4));
 	close(path);
 }

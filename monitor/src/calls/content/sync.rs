@@ -8,7 +8,7 @@ use goanna_vfs::{Errno, FsError, Place, Result, ops};
 
 use crate::Monitor;
 use crate::call::{Answer, Call, Descriptor};
-use crate::shadow::Shadow;
+use crate::shadow::{Shadow, names_only};
 
 /// sync(2): every back end, then the host. It reports no errors, as in Linux.
 pub fn sync(call: &mut Call<'_>) -> Result<Answer> {
@@ -63,18 +63,22 @@ pub fn sync_file_range(call: &mut Call<'_>) -> Result<Answer> {
     let known = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
         | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    let negative = (call.arg(1) as i64) < 0 || (call.arg(2) as i64) < 0;
-    if call.uint(3) & !known != 0 || negative {
+    let (offset, len) = (call.arg(1) as i64, call.arg(2) as i64);
+    let is_range = offset >= 0 && len >= 0 && offset.checked_add(len).is_some();
+    if call.uint(3) & !known != 0 || !is_range {
         return Err(Errno::EINVAL.into());
     }
     sync_inode(call, call.uint(3) & libc::SYNC_FILE_RANGE_WAIT_AFTER != 0)
 }
 
-/// syncfs(2)
+/// syncfs(2). EBADF for an `O_PATH` descriptor.
 pub fn syncfs(call: &mut Call<'_>) -> Result<Answer> {
-    let Descriptor::Shadow(shadow, _) = call.descriptor(call.int(0))? else {
+    let Descriptor::Shadow(shadow, ofd) = call.descriptor(call.int(0))? else {
         return Ok(Answer::PassOn);
     };
+    if names_only(&ofd)? {
+        return Err(Errno::EBADF.into());
+    }
     if !with_commit(call, shadow.place())? {
         shadow.place().mount.fs.sync(None)?;
     }
