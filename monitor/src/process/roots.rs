@@ -135,7 +135,7 @@ impl Roots {
     }
 }
 
-/// The canonical `path` as a process sees it whose root directory is `root`. `None` if it is not below that.
+/// The canonical `path` as a process with the root directory `root` sees it. `None` if it is not at or below `root`.
 pub fn below(root: &[u8], path: &[u8]) -> Option<Vec<u8>> {
     match path.strip_prefix(root) {
         Some(b"") => Some(b"/".to_vec()),

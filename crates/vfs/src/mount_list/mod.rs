@@ -98,7 +98,8 @@ pub fn with_mounts(
     out
 }
 
-/// The lines in `content`, a text of `list`, that a process sees whose root directory is `root`: those of the mounts at and below that. Their mount points begin there.
+/// The lines of `content`, a text of `list`, that a process with the root directory `root` sees: those of the mounts at and below
+/// `root`, with mount points relative to it.
 pub fn seen_below(list: MountList, content: &[u8], root: &[u8]) -> Vec<u8> {
     let index = match list {
         MountList::Mounts => 1,

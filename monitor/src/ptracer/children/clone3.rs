@@ -34,7 +34,7 @@ impl Clones {
 
 impl Supervisor {
     /// Handles a call of clone3(2) with the `clone_args` at this address, before the kernel performs it. EPERM: CLONE_UNTRACED. ENOSYS: the monitor may not read the
-    /// memory, so libraries fall back to clone(2), whose flags are in a register.
+    /// memory; libraries then fall back to clone(2), which has its flags in a register.
     pub(in crate::ptracer) fn clone3(&mut self, tid: i32, arguments: u64) -> Result<Next> {
         let mut flags = [0; 8];
         let flags = match tracee::read_exact(tid, arguments, &mut flags) {

@@ -61,8 +61,8 @@ impl Supervisor {
         }
     }
 
-    /// New tracees whose parent was killed before it could report them inherit nothing; nor do those of a thread of
-    /// process `executed`, which has lost all its threads.
+    /// New tracees inherit nothing if their parent was killed before it could report them, or was a thread of process `executed`, which
+    /// has lost all its threads.
     pub(super) fn release_orphans(&mut self, executed: i32) {
         let known = &self.known;
         let orphaned = |tid: &i32, _: &mut Stopped| {
