@@ -7,8 +7,6 @@ use goanna_sys::limits;
 use goanna_sys::procfs::DescriptorCount;
 use goanna_vfs::walk::Root;
 use goanna_vfs::{Caller, Errno, Mount, MountTable, Mounts};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use parking_lot::Mutex;
 
 use crate::calls::mounting::hosted::Hosted;
@@ -260,12 +258,6 @@ impl Monitor {
             ));
         }
         Err(Errno::ENFILE.into())
-    }
-
-    /// Sends a tracee the signal that the kernel would have sent.
-    pub(crate) fn signal(&self, tid: i32, signal: i32) {
-        // The tracee may have died meanwhile.
-        let _ = kill(Pid::from_raw(tid), Signal::try_from(signal).ok());
     }
 }
 

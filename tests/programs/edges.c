@@ -1,5 +1,6 @@
 /* Arguments at the edge, a full descriptor table, and limits of a process that has another effective user. */
 #include "step.h"
+#include <pthread.h>
 #include <sys/sendfile.h>
 
 static void counts(void)
@@ -167,6 +168,54 @@ static void limited(void)
 	close(file);
 }
 
+static volatile sig_atomic_t of_thread;
+static siginfo_t last;
+static void on_call(int number, siginfo_t *info, void *context)
+{
+	(void)number, (void)context;
+	of_thread = gettid();
+	last = *info;
+}
+
+static void *call_of_thread(void *arg)
+{
+	struct rlimit old, limit;
+	int ends[2], file = *(int *)arg;
+	struct { long result; int error; siginfo_t signal; } calls[2];
+
+	MUST(getrlimit(RLIMIT_FSIZE, &old));
+	limit = (struct rlimit){5000, old.rlim_max};
+	MUST(setrlimit(RLIMIT_FSIZE, &limit));
+	calls[0].result = pwrite(file, "x", 1, 7000), calls[0].error = errno, calls[0].signal = last;
+	MUST(setrlimit(RLIMIT_FSIZE, &old));
+	note("in the thread: %d", of_thread == gettid());
+	MUST(pipe(ends));
+	close(ends[0]);
+	MUST(pwrite(file, "data", 4, 0));
+	calls[1].result = sendfile(ends[1], file, &(off_t){0}, 4), calls[1].error = errno, calls[1].signal = last;
+	note("in the thread: %d", of_thread == gettid());
+	close(ends[1]);
+	for (int i = 0; i < 2; i++)
+		note("%d: %ld %s, signal %d, code %d, of this process %d, of this user %d", i, calls[i].result, strerrorname_np(calls[i].error),
+		     calls[i].signal.si_signo, calls[i].signal.si_code, calls[i].signal.si_pid == getpid(), calls[i].signal.si_uid == getuid());
+	return NULL;
+}
+
+/* A signal because of a call is sent to the thread that makes the call, and its own process is the sender. */
+static void senders(void)
+{
+	struct sigaction action = {.sa_sigaction = on_call, .sa_flags = SA_SIGINFO}, old;
+	pthread_t thread;
+
+	int file = MUST(open("senders", O_RDWR | O_CREAT, 0666));
+	MUST(sigaction(SIGXFSZ, &action, NULL));
+	MUST(sigaction(SIGPIPE, &action, &old));
+	pthread_create(&thread, NULL, call_of_thread, &file);
+	pthread_join(thread, NULL);
+	MUST(sigaction(SIGPIPE, &old, NULL));
+	close(file);
+}
+
 static void steps(void)
 {
 	counts();
@@ -174,5 +223,6 @@ static void steps(void)
 	ranges();
 	places();
 	no_descriptors();
+	senders();
 	limited();
 }

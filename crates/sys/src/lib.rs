@@ -38,6 +38,6 @@ pub use intercept::{filter, inherited, launch, notify, restarts};
 pub use nix::errno::Errno;
 pub use process::{child, clock, cred, limits, pagemap, region, sched, secret, table_holder};
 pub use tracees::{
-    descriptor_inbox, descriptor_tables, interrupt, mappings, page_watch, pause, pidfd, procfs,
-    ptrace, reports, tracee, txncall,
+    descriptor_inbox, descriptor_tables, interrupt, mappings, page_watch, pidfd, procfs, ptrace,
+    reports, signals, tracee, txncall,
 };

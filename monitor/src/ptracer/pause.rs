@@ -16,8 +16,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use goanna_sys::descriptor_tables::with_own_tables;
-use goanna_sys::pause;
 use goanna_sys::procfs::{self, Activity, SleepingCall};
+use goanna_sys::signals;
 use goanna_vfs::{Errno, Holder, Readers};
 use parking_lot::{Condvar, Mutex};
 
@@ -146,7 +146,7 @@ impl Monitor {
                 .collect();
             for thread in &new {
                 // The thread may have ended.
-                let _ = pause::stop(pid, *thread);
+                let _ = signals::pause(pid, *thread);
             }
             let all_stand = sent.iter().all(|thread| self.stands_still(*thread));
             if all_stand && new.is_empty() || Instant::now() > limit {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use goanna_sys::arch::Registers;
 use goanna_sys::ptrace::{SignalOrigin, Stopped};
+use goanna_sys::signals;
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, Result};
 
@@ -28,11 +29,12 @@ impl Supervisor {
     /// it, the call is restarted afterwards.
     pub(super) fn deliver(&mut self, mut stopped: Stopped, signal: i32) -> Result<(), Errno> {
         let tid = stopped.tid();
-        let is_ours = signal == libc::SIGSTOP && goanna_sys::pause::is_ours(&stopped)?;
+        let is_ours = signal == libc::SIGSTOP && signals::is_pause(&stopped)?;
         if is_ours && self.injector.is_calling(tid) {
             return stopped.cont_syscall(0);
         }
         if !is_ours {
+            signals::set_sender_of_call(&stopped, signal)?;
             stopped = match self.injector.signal(stopped, signal) {
                 Stop::Foreign(stopped) => stopped,
                 stop => return self.injected(tid, stop),

@@ -250,6 +250,12 @@ impl std::fmt::Debug for Signal {
     }
 }
 
+impl From<libc::siginfo_t> for Signal {
+    fn from(info: libc::siginfo_t) -> Self {
+        Self(info)
+    }
+}
+
 impl Signal {
     /// Its number.
     pub fn number(&self) -> i32 {

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use goanna_sys::limits;
+use goanna_sys::{limits, signals};
 use goanna_vfs::{Errno, OpenFile, Place, Result, WritePosition};
 use nix::unistd::{Whence, lseek};
 
@@ -112,7 +112,7 @@ pub fn within_limit(call: &Call<'_>, available: impl FnOnce(u64) -> Result<u64>)
     }
     let available = available(limit)?;
     if available == 0 {
-        call.monitor.signal(call.task.tid, libc::SIGXFSZ);
+        signals::send_for_call(call.task.tid, libc::SIGXFSZ);
         return Err(Errno::EFBIG.into());
     }
     Ok(available)

@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
-use goanna_sys::{memfile, socket};
+use goanna_sys::{memfile, signals, socket};
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, Place, Result, escape};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -175,7 +175,7 @@ pub fn send(call: &mut Call<'_>) -> Result<Answer> {
     let flags = call.int(if several { 3 } else { 2 });
     let outcome = socket::send(socket.as_fd(), &address, &data, &control, flags);
     if outcome == Err(Errno::EPIPE) && flags & libc::MSG_NOSIGNAL == 0 {
-        call.monitor.signal(call.task.tid, libc::SIGPIPE);
+        signals::send_for_call(call.task.tid, libc::SIGPIPE);
     }
     let len = outcome?;
     if several {

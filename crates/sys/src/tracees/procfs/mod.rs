@@ -16,6 +16,8 @@ pub use descriptor_count::DescriptorCount;
 pub struct TaskStatus {
     /// Process id (thread group).
     pub tgid: i32,
+    /// Process id in its own PID namespace; [`tgid`](Self::tgid) where the kernel does not say.
+    pub own_pid: i32,
     /// Parent process id.
     pub ppid: i32,
     /// Tracer's thread id; 0 when there is none.
@@ -86,6 +88,7 @@ const REQUIRED: [&[u8]; 12] = [
 fn parse(text: &[u8]) -> Option<TaskStatus> {
     let mut status = TaskStatus {
         tgid: 0,
+        own_pid: 0,
         ppid: 0,
         tracer: 0,
         uid: [u32::MAX; 4],
@@ -112,7 +115,11 @@ fn parse(text: &[u8]) -> Option<TaskStatus> {
         };
         let set = || u64::from_str_radix(value, 16).ok();
         match key {
-            b"Tgid" => status.tgid = value.parse().ok()?,
+            b"Tgid" => {
+                status.tgid = value.parse().ok()?;
+                status.own_pid = status.tgid;
+            }
+            b"NStgid" => status.own_pid = value.split_ascii_whitespace().last()?.parse().ok()?,
             b"PPid" => status.ppid = value.parse().ok()?,
             b"TracerPid" => status.tracer = value.parse().ok()?,
             b"Uid" => status.uid = four(value)?,

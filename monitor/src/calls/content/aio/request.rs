@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use goanna_sys::memfile::reopen;
-use goanna_sys::{procfs, tracee};
+use goanna_sys::{procfs, signals, tracee};
 use goanna_vfs::{Errno, FsError, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::stat::fstat;
@@ -280,7 +280,7 @@ impl Request {
             }
             outcome => {
                 if matches!(outcome, Err(FsError::Errno(Errno::EPIPE))) {
-                    call.monitor.signal(call.task.tid, libc::SIGPIPE);
+                    signals::send_for_call(call.task.tid, libc::SIGPIPE);
                 }
                 result(outcome.map(Answer::Value), || Ok(0))
             }

@@ -7,6 +7,7 @@ mod source;
 
 use std::time::Instant;
 
+use goanna_sys::signals;
 use goanna_sys::tracee::MAX_RW_COUNT;
 use goanna_vfs::{Errno, FsError, Result, WritePosition};
 use nix::unistd::{Whence, lseek, write};
@@ -144,7 +145,7 @@ fn send_out(call: &Call<'_>) -> Result<Answer> {
             Err(_) if done > 0 => break,
             Err(errno) => {
                 if errno == Errno::EPIPE {
-                    call.monitor.signal(call.task.tid, libc::SIGPIPE);
+                    signals::send_for_call(call.task.tid, libc::SIGPIPE);
                 }
                 return Err(errno.into());
             }
