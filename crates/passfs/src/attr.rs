@@ -31,9 +31,14 @@ pub(crate) fn nanoseconds(time: StatxTimestamp) -> u64 {
 }
 
 /// What [`attr_of`] needs.
-const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS
+    .union(StatxFlags::BTIME)
+    .union(StatxFlags::MNT_ID);
 
-fn attr_of(stat: &Statx) -> Attr {
+/// The attributes of an inode in the file system whose root directory is in the mount with the ID `mount_id`.
+fn attr_of(stat: &Statx, mount_id: u64) -> Attr {
+    let has_mount_id = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
+    let is_inside = has_mount_id && stat.stx_mnt_id != mount_id;
     let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
     Attr {
         dev: device(stat.stx_dev_major, stat.stx_dev_minor),
@@ -55,6 +60,7 @@ fn attr_of(stat: &Statx) -> Attr {
         of_statx: Some(StatxAttributes {
             set: stat.stx_attributes.bits(),
             known: stat.stx_attributes_mask.bits(),
+            mount_inside: is_inside.then_some(stat.stx_mnt_id),
         }),
         may_have_acl: true,
         version: nanoseconds(stat.stx_ctime),
@@ -72,7 +78,8 @@ fn timespec(time: Option<TimeSet>) -> Timespec {
 
 impl PassFs {
     pub(crate) fn attributes(&self, node: &Node) -> Result<Attr> {
-        Ok(attr_of(&stat(Pin::of(node)?.fd.as_fd(), ATTRIBUTES)?))
+        let stat = stat(Pin::of(node)?.fd.as_fd(), ATTRIBUTES)?;
+        Ok(attr_of(&stat, self.mount_id))
     }
 
     pub(crate) fn attributes_at(&self, caller: &Caller, dir: &Node, name: &[u8]) -> Result<Attr> {
@@ -81,7 +88,7 @@ impl PassFs {
         let stat = self.as_caller(caller, &[(dir, ENTRIES)], || {
             rustix::fs::statx(&pin.fd, name, flags, ATTRIBUTES).map_err(os)
         })?;
-        Ok(attr_of(&stat))
+        Ok(attr_of(&stat, self.mount_id))
     }
 
     /// The flags of chattr(1) as the host shows them.

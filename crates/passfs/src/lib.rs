@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use goanna_vfs::{Caller, Errno, FileKind, HostDirectory, Node};
 use parking_lot::RwLock;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, StatxFlags};
 
 pub use mount_type::PassBackend;
 
@@ -68,6 +68,8 @@ fn open_directory(dir: &Path) -> Result<OwnedFd> {
 pub struct PassFs {
     root: RwLock<Node>,
     root_id: (u64, u64),
+    /// The ID of the mount that the root directory is in.
+    mount_id: u64,
     is_host: bool,
 }
 
@@ -89,9 +91,11 @@ impl PassFs {
             })?;
         let pin = Pin::new(fd).map_err(directory)?;
         let root_id = (pin.dev, pin.ino);
+        let found = node::stat(pin.fd.as_fd(), StatxFlags::MNT_ID).map_err(directory)?;
         Ok(Self {
             root: RwLock::new(pin.into_node(root_id.0)),
             root_id,
+            mount_id: found.stx_mnt_id,
             is_host: path == b"/",
         })
     }

@@ -163,6 +163,8 @@ impl fmt::Debug for Mount {
 
 /// Mount IDs of a run's mounts begin here. The kernel gives its own the lowest free numbers.
 const FIRST_ID: u64 = 1 << 30;
+/// IDs of mounts of the host, as seen in a mount that shows the directory they are in, begin here: behind those of the run's mounts.
+const SEEN_AGAIN: u64 = 3 << 29;
 /// Added to a mount ID, gives its unique ID (`STATX_MNT_ID_UNIQUE`), which is never used again. The kernel's own unique IDs
 /// begin at 2^31.
 const UNIQUE: u64 = 1 << 62;
@@ -460,6 +462,16 @@ impl Mounts {
     pub fn id(&self, mount: &Mount) -> u64 {
         let in_kernel = mount.in_kernel.as_ref();
         in_kernel.map_or(FIRST_ID + mount.number, |mount| mount.id)
+    }
+
+    /// The ID of a mount inside of one that shows a directory of the host, where it has the ID `id`.
+    pub fn id_inside(id: u64) -> u64 {
+        SEEN_AGAIN + id
+    }
+
+    /// As [`id_inside`](Self::id_inside), for IDs that are never used again.
+    pub fn unique_id_inside(id: u64) -> u64 {
+        UNIQUE + id
     }
 
     /// The mount's ID that is never used again (`STATX_MNT_ID_UNIQUE`).

@@ -4,7 +4,9 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use goanna_vfs::{Attr, Errno, FileKind, Mount, MountParent, Node, Place, Result, ops, walk};
+use goanna_vfs::{
+    Attr, Errno, FileKind, Mount, MountParent, Mounts, Node, Place, Result, ops, walk,
+};
 
 use crate::abi::{self, STATX_BEHIND_MOUNT_ID, STATX_DIOALIGN, STATX_MNT_ID_UNIQUE, StatxMore};
 use crate::call::{Answer, Call, Resolved, Target};
@@ -170,7 +172,7 @@ pub fn statx(call: &mut Call<'_>) -> Result<Answer> {
     }
     let path = path_or_null(call, 1, flags)?;
     sharing(call, call.int(0), &path, |call| {
-        let with_node = mask & STATX_BEHIND_MOUNT_ID != 0;
+        let with_node = mask & (STATX_BEHIND_MOUNT_ID | STATX_MNT_ID_UNIQUE) != 0;
         let Some(seen) = seen(call, (call.int(0), &path, flags), with_node)? else {
             return Ok(Answer::PassOn);
         };
@@ -192,15 +194,24 @@ fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
         0 => (libc::STATX_MNT_ID, mounts.id(mount)),
         bit => (bit, mounts.unique_id(mount)),
     };
+    let node = seen.node.as_ref();
+    let inside = seen.attr.of_statx.and_then(|of| of.mount_inside);
+    let inside = inside.filter(|_| mount.fs.host_dir(&mount.fs.root()).is_some());
     // The host is asked only for fields that the program asks for.
     let has_host_id = mount.is_host() || mount.is_hosted();
-    let host = (has_host_id || mask & STATX_BEHIND_MOUNT_ID != 0)
-        .then_some(seen.node.as_ref())
+    let asks_unique = inside.is_some() && mask & STATX_MNT_ID_UNIQUE != 0;
+    let host = (has_host_id || asks_unique || mask & STATX_BEHIND_MOUNT_ID != 0)
+        .then_some(node)
         .flatten()
         .and_then(|node| mount.fs.host_path(node))
         .and_then(|path| of_host(path.into_os_string().into_vec()));
     let mount_id = if has_host_id {
         host.as_ref().and_then(abi::mount_id)
+    } else if let Some(id) = inside {
+        Some(match host.as_ref().and_then(abi::mount_id) {
+            Some((STATX_MNT_ID_UNIQUE, id)) => (STATX_MNT_ID_UNIQUE, Mounts::unique_id_inside(id)),
+            _ => (libc::STATX_MNT_ID, Mounts::id_inside(id)),
+        })
     } else if mount.is_synthetic() {
         match mounts.parent_of(mount) {
             MountParent::Mount(outer) => Some(own_id(outer)),
@@ -214,7 +225,6 @@ fn more(call: &Call<'_>, seen: &Seen, mask: u32) -> StatxMore {
     };
     let is_regular = FileKind::from_mode(seen.attr.mode) == Some(FileKind::Regular);
     let asks_direct = mask & STATX_DIOALIGN != 0 && host.is_none() && is_regular;
-    let node = seen.node.as_ref();
     let is_root = node.is_some_and(|node| node.ino() == mount.fs.root().ino());
     StatxMore {
         is_mount_root: match &host {

@@ -232,6 +232,8 @@ pub struct StatxAttributes {
     pub set: u64,
     /// Those that the file system knows.
     pub known: u64,
+    /// The ID of the mount of the host that the inode is in, unless that is the one of the root directory.
+    pub mount_inside: Option<u64>,
 }
 
 /// The word of two fields of 32 bits that follow one another.
@@ -292,10 +294,8 @@ impl Attr {
         let root = libc::STATX_ATTR_MOUNT_ROOT as u64;
         // The attributes have the values of the flags.
         let shown = u64::from(file_flags::PROTECTED | file_flags::NO_DUMP);
-        let StatxAttributes { set, known } = self.of_statx.unwrap_or(StatxAttributes {
-            set: u64::from(self.flags) & shown,
-            known: shown,
-        });
+        let own = (u64::from(self.flags) & shown, shown);
+        let (set, known) = self.of_statx.map_or(own, |of| (of.set, of.known));
         let birth = self.btime.map_or(0, |_| libc::STATX_BTIME);
         let numbers = [
             two(libc::STATX_BASIC_STATS | birth, self.blksize),

@@ -1,9 +1,7 @@
 //! The kernel's lines of the host's mounts, as a run sees these mounts.
 
 use super::{HostMount, ListedMount, MountList, PATH, below, escape, parent, unescape};
-
-/// IDs of mounts of the host, as seen in a mount that shows the directory they are in, begin here: behind those of the run's mounts.
-const SEEN_AGAIN: u64 = 3 << 29;
+use crate::Mounts;
 
 /// A line by its fields.
 struct Line<'l> {
@@ -161,9 +159,9 @@ pub(super) fn seen_in(
             let mut above = hosts.iter().filter(|host| host.id == parent);
             let is_seen = above.any(|host| is_inside(&host.target));
             [
-                SEEN_AGAIN + id,
+                Mounts::id_inside(id),
                 if is_seen {
-                    SEEN_AGAIN + parent
+                    Mounts::id_inside(parent)
                 } else {
                     mount.id
                 },
