@@ -597,6 +597,34 @@ static void sandboxed(void)
 	T("rmdir", rmdir("/dir"));
 }
 
+/* The directories of the host, and with them those under test, are at two places. What is open is seen at the first one. */
+static void seen_twice(void)
+{
+	char name[64];
+
+	if (!separate())
+		return;
+	MUST(mkdir(NEW "/again", 0755));
+	T("the root directory again", mount("/", NEW "/again", NULL, MS_BIND | MS_REC, NULL));
+	MUST(chdir("from/sub"));
+	CWD();
+	LINK("/proc/self/cwd");
+	int dir = MUST(open("deep", O_DIRECTORY | O_CLOEXEC));
+	snprintf(name, sizeof name, "/proc/self/fd/%d", dir);
+	LINK(name);
+	close(dir);
+	MUST(chdir("../.."));
+	T("mount", mount("new", "from/sub", "tmpfs", 0, NULL));
+	IS("listed", listed("/proc/self/mounts", inside("from/sub")) == 1);
+	T("umount", umount("from/sub"));
+	T("bind", mount("from/sub", "to", NULL, MS_BIND, NULL));
+	IS("listed", listed("/proc/self/mounts", inside("to")) == 1);
+	MUST(chdir("to"));
+	CWD();
+	MUST(chdir(".."));
+	T("umount", umount("to"));
+}
+
 static void steps(void)
 {
 	MUST(mkdir("from", 0777));
@@ -633,6 +661,7 @@ static void steps(void)
 	CHILD("rooted", rooted());
 	MUST(mkdir("root/old", 0777));
 	CHILD("sandboxed", sandboxed());
+	CHILD("seen twice", seen_twice());
 	CHILD("without the right", without_the_right());
 	CONTENT("from/file");
 }

@@ -64,7 +64,8 @@ fn in_place(
     let is_its = |mount: &&ListedMount<'_>| {
         mount.in_place_of.as_ref() == Some(&line.target) && ids.is_none_or(|[id, _]| id == mount.id)
     };
-    let mount = mounts.iter().find(is_its)?;
+    // Of several places, the one in which descriptors are seen ([`Mounts::by_number`]).
+    let mount = mounts.iter().rfind(is_its)?;
     let host = hosts.iter().find(|host| host.id == mount.id)?;
     let mount = ListedMount {
         flags: host.own_flags(),
@@ -92,11 +93,12 @@ pub(super) fn in_run(
     let mut out = Vec::with_capacity(native.len());
     let hosted = |target: &[u8]| {
         let hosted = mounts.iter().filter(|mount| mount.is_hosted);
-        let mut inside = hosted.filter_map(|mount| {
+        let inside = hosted.filter_map(|mount| {
             let dir = mount.host_path.as_deref()?;
             Some((mount, dir, below(dir, target)?.to_vec()))
         });
-        inside.next()
+        // Of several places, the last one, as in [`in_place`].
+        inside.max_by_key(|(_, dir, _)| dir.len())
     };
     for text in native.split_inclusive(|&byte| byte == b'\n') {
         let line = Line::parse(list, text);

@@ -171,7 +171,9 @@ impl<'l> Lines<'l> {
         let mut found: Vec<Arc<Mount>> = Vec::new();
         for (dir, name, outermost) in in_run.on_host() {
             let dir: &[u8] = if dir.is_empty() { b"/" } else { dir };
-            for (more, shown) in self.places(own, dir) {
+            // What a process has open is seen in the last of several: where the oldest mount shows it.
+            let places: Vec<_> = self.places(own, dir).collect();
+            for (more, shown) in places.into_iter().rev() {
                 let target = [&self.reached(&shown), &b"/"[..], name].concat();
                 if found.iter().all(|known| known.target != target) {
                     found.extend(moved(in_run, &outermost.target, &target, more));
