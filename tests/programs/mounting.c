@@ -581,54 +581,6 @@ static void by_a_dot(void)
 	MUST(chdir(".."));
 }
 
-static struct statx with_id(int dirfd, const char *path, unsigned int mask)
-{
-	struct statx stx = {};
-
-	MUST(statx(dirfd, path, AT_EMPTY_PATH, mask, &stx));
-	return stx;
-}
-
-/* Whether mountinfo has a mount with this ID and the mount point PATH. */
-static int has_id(unsigned long long id, const char *path)
-{
-	char entry[PATH_MAX * 2], wanted[PATH_MAX], target[PATH_MAX];
-	unsigned long long listed;
-	int found = 0;
-	FILE *list = fopen("/proc/self/mountinfo", "re");
-
-	MUST(realpath(path, wanted) ? 0 : -1);
-	while (list && fgets(entry, sizeof entry, list))
-		found |= sscanf(entry, "%llu %*s %*s %*s %s", &listed, target) == 2 && listed == id && !strcmp(target, wanted);
-	fclose(list);
-	return found;
-}
-
-/* Each mount has an ID of its own, also where the file system is the same. */
-static void told_apart(void)
-{
-	static const unsigned int masks[] = {STATX_MNT_ID, 0x4000};
-
-	MUST(mkdir("one", 0755) | mkdir("one/dir", 0755) | mkdir("two", 0755) | mkdir("three", 0755));
-	T("bind", mount("one", "two", NULL, MS_BIND, NULL));
-	T("tmpfs", mount("none", "three", "tmpfs", 0, NULL));
-	int fd = MUST(open("two/dir", O_RDONLY | O_DIRECTORY));
-	for (int i = 0; i < 2; i++) {
-		struct statx one = with_id(AT_FDCWD, "one", masks[i]), two = with_id(AT_FDCWD, "two", masks[i]);
-		struct statx three = with_id(AT_FDCWD, "three", masks[i]), dir = with_id(AT_FDCWD, "two/dir", masks[i]);
-		note("asked %#x: given %d, differ %d %d %d, inside %d, by a descriptor %d", masks[i], one.stx_mask & two.stx_mask & three.stx_mask & masks[i] ? 1 : 0,
-		     one.stx_mnt_id != two.stx_mnt_id, one.stx_mnt_id != three.stx_mnt_id, two.stx_mnt_id != three.stx_mnt_id,
-		     dir.stx_mnt_id == two.stx_mnt_id, with_id(fd, "", masks[i]).stx_mnt_id == two.stx_mnt_id);
-		note("roots %d %d %d", !!(one.stx_attributes & STATX_ATTR_MOUNT_ROOT), !!(two.stx_attributes & STATX_ATTR_MOUNT_ROOT),
-		     !!(three.stx_attributes & STATX_ATTR_MOUNT_ROOT));
-		if (i == 0)
-			note("listed %d %d", has_id(two.stx_mnt_id, "two"), has_id(three.stx_mnt_id, "three"));
-	}
-	close(fd);
-	T("umount", umount2("two", 0));
-	T("umount", umount2("three", 0));
-}
-
 static void steps(void)
 {
 	MUST(mkdir("d", 0755));
@@ -651,5 +603,4 @@ static void steps(void)
 	bound_by_descriptors();
 	moved();
 	by_a_dot();
-	told_apart();
 }

@@ -101,6 +101,7 @@ in_every_place! {
     the_directory_above_a_mount => |place| check(&place, "above", false);
     names => |place| check(&place, "names", false);
     mounting => |place| check(&place, "mounting", false);
+    mount_options => |place| check(&place, "mount_options", false);
     attr => |place| check(&place, "attr", false);
     flags => |place| check(&place, "flags", false);
     file_flags => |place| check(&place, "chattr", false);
@@ -527,7 +528,7 @@ mod aes {
     programs! {
         open opath stat statx rw dirs above names attr flags chattr fileattr xattrat ioctls dropped capabilities xattr acl ranges mmap msync cwd process
         killed eintr descend execname execs fifos interrupt restarted abandoned sockets socknames leases lease_waits lease_rules extents dnotify clone3 sandboxed locks copy copies
-        ignored cores deadlines edges waits
+        ignored cores deadlines edges waits mount_options mounting
     }
 }
 

@@ -10,17 +10,31 @@ use bitflags::bitflags;
 use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, Subtree, caps};
 
 bitflags! {
-    /// Mount options the switch itself enforces.
+    /// What the switch knows of a mount. The options of mount(2) have the values that they have there (`MS_*`), in statvfs(3) (`ST_*`) and in mount_setattr(2)
+    /// (`MOUNT_ATTR_*`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct MountFlags: u32 {
         /// Every change answers EROFS.
         const READ_ONLY = 1;
+        /// No effect, as set-user-ID has none in a run.
+        const NO_SUID = 2;
+        /// Devices cannot be opened (EACCES).
+        const NO_DEV = 4;
         /// Programs may not be executed from here (EACCES).
-        const NO_EXEC = 2;
+        const NO_EXEC = 8;
+        /// All options.
+        const OPTIONS = 15;
         /// Directories leading to a mount point that does not exist on the host.
-        const SYNTHETIC = 4;
+        const SYNTHETIC = 1 << 16;
         /// A mount of the host that a program of the run has made.
-        const HOSTED = 8;
+        const HOSTED = 1 << 17;
+    }
+}
+
+impl MountFlags {
+    /// The options in `bits`, of `MS_*`, `ST_*` or `MOUNT_ATTR_*`.
+    pub fn of_options(bits: u64) -> Self {
+        Self::from_bits_truncate(bits as u32) & Self::OPTIONS
     }
 }
 
@@ -101,7 +115,7 @@ impl Mount {
 
     /// The flags that every mount of a part of it has.
     pub fn restrictions(&self) -> MountFlags {
-        self.flags & (MountFlags::READ_ONLY | MountFlags::NO_EXEC)
+        self.flags & MountFlags::OPTIONS
     }
 
     /// The mount that has all files of its file system: itself, or the one of which it shows a part.

@@ -221,7 +221,7 @@ impl<'a> HostMount<'a> {
     }
 
     /// The mount's own options, as `ST_*` flags of statvfs(3).
-    fn own_flags(&self) -> u64 {
+    pub fn own_flags(&self) -> u64 {
         let access = [(libc::ST_RDONLY, ",ro")];
         let all = OPTIONS.iter().chain(&access);
         let set = all.filter(|(_, name)| self.has_option(name.trim_start_matches(',')));

@@ -211,12 +211,7 @@ pub fn truncate(caller: &Caller, place: &Place, size: i64) -> Result<()> {
 /// statfs(2); the mount's own options show in the flags.
 pub fn statfs(caller: &Caller, place: &Place) -> Result<StatFs> {
     let mut figures = fs(place).statfs(caller, &place.node)?;
-    let options = place.mount.flags;
-    if options.contains(MountFlags::READ_ONLY) {
-        figures.flags |= libc::ST_RDONLY;
-    }
-    if options.contains(MountFlags::NO_EXEC) {
-        figures.flags |= libc::ST_NOEXEC;
-    }
+    let options = place.mount.flags & MountFlags::OPTIONS;
+    figures.flags |= u64::from(options.bits());
     Ok(figures)
 }

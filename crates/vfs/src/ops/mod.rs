@@ -20,8 +20,8 @@ pub use names::{
     rename_flags, rmdir, symlink, unlink,
 };
 pub use open::{
-    check_sticky_create, create, may_create_file, may_open, may_open_other, open_existing,
-    readdir_check, tmpfile,
+    check_sticky_create, create, may_create_file, may_open, may_open_device, may_open_other,
+    open_existing, readdir_check, tmpfile,
 };
 pub use perm::{access, acl, may_follow, may_pass, may_search, permission};
 pub use xattr::{check_xattr_name, getxattr, listxattr, removexattr, setxattr};

@@ -3,7 +3,7 @@
 use super::names::{creation_mode, made, may_create};
 use super::perm::{Protections, access, check, file_system_permits, may_create_in_sticky, rights};
 use super::{checks_permissions, fs, writable};
-use crate::{Caller, Errno, FileKind, Node, Opened, Place, Result, file_flags};
+use crate::{Caller, Errno, FileKind, MountFlags, Node, Opened, Place, Result, file_flags};
 
 /// The permissions an open with `flags` asks for (the kernel's `ACC_MODE`).
 fn open_mask(flags: i32) -> i32 {
@@ -47,9 +47,10 @@ pub fn may_open(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
     Ok(())
 }
 
-/// The checks of an open of a directory, fifo, socket or device with `flags`: EACCES, EPERM for `O_NOATIME` on a file
-/// of another user.
+/// The checks of an open of a directory, fifo, socket or device with `flags`: EACCES, also for a device on a `NO_DEV` mount; EPERM for `O_NOATIME` on a file of
+/// another user.
 pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> {
+    may_open_device(place)?;
     access(caller, place, open_mask(flags))?;
     if flags & libc::O_NOATIME != 0 {
         let attr = fs(place).getattr(caller, &place.node)?;
@@ -58,6 +59,18 @@ pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> 
         }
     }
     Ok(())
+}
+
+/// EACCES for a device on a `NO_DEV` mount.
+pub fn may_open_device(place: &Place) -> Result<(), Errno> {
+    let is_device = matches!(
+        place.node.kind(),
+        FileKind::CharDevice | FileKind::BlockDevice
+    );
+    match is_device && place.mount.flags.contains(MountFlags::NO_DEV) {
+        true => Err(Errno::EACCES),
+        false => Ok(()),
+    }
 }
 
 /// Opens an existing file with the access mode and status flags of `flags`; the walk is done, so `O_CREAT`,

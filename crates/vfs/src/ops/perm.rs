@@ -148,13 +148,11 @@ pub fn access(caller: &Caller, place: &Place, mask: i32) -> Result<()> {
 
 /// The flags of the host's mount in which a file of the host is.
 fn flags_of_host(caller: &Caller, place: &Place) -> Result<MountFlags> {
-    let mut flags = MountFlags::empty();
-    if fs(place).opens_host_files() {
-        let shown = fs(place).statfs(caller, &place.node)?.flags;
-        flags.set(MountFlags::READ_ONLY, shown & libc::ST_RDONLY != 0);
-        flags.set(MountFlags::NO_EXEC, shown & libc::ST_NOEXEC != 0);
+    if !fs(place).opens_host_files() {
+        return Ok(MountFlags::empty());
     }
-    Ok(flags)
+    let figures = fs(place).statfs(caller, &place.node)?;
+    Ok(MountFlags::of_options(figures.flags))
 }
 
 /// Whether data written to a file of this kind are stored in its file system.

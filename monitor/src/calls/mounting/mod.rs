@@ -99,14 +99,6 @@ fn mount_over(
     Ok(Answer::DONE)
 }
 
-/// Options of a mount of the run. The kernel's other ones do not matter in a mount, where `no_new_privs` is set and devices are the monitor's.
-fn flags_of(flags: MsFlags) -> MountFlags {
-    let mut options = MountFlags::empty();
-    options.set(MountFlags::READ_ONLY, flags.contains(MsFlags::MS_RDONLY));
-    options.set(MountFlags::NO_EXEC, flags.contains(MsFlags::MS_NOEXEC));
-    options
-}
-
 /// mount(2) that changes the mount at `target`.
 fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> {
     if !is_root(target) || target.mount.base.is_none() {
@@ -115,7 +107,7 @@ fn change(call: &Call<'_>, request: &Request, target: &Place) -> Result<Answer> 
     } else if request.changes_file_system() {
         return Err(Errno::EOPNOTSUPP.into());
     } else if request.flags.contains(MsFlags::MS_REMOUNT) {
-        let flags = flags_of(request.flags);
+        let flags = MountFlags::of_options(request.flags.bits());
         call.monitor
             .hosted
             .set_flags(call.monitor, &target.mount, flags)?;

@@ -1,10 +1,10 @@
 //! The arguments of mount(2), and the paths in them for the kernel.
 
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Errno, FileKind, PATH_MAX, Place, Result};
+use goanna_vfs::{Errno, FileKind, PATH_MAX, Place, Result, ops};
 use nix::mount::MsFlags;
 
 use super::hosted::{is_in_kernel, is_root};
@@ -177,12 +177,20 @@ impl Request {
         if !self.has_device() {
             return Err(Errno::EOPNOTSUPP.into());
         }
-        let attr = place.mount.fs.getattr(&*call.caller()?, &place.node)?;
+        let caller = call.caller()?;
+        let attr = place.mount.fs.getattr(&caller, &place.node)?;
         if FileKind::from_mode(attr.mode) != Some(FileKind::BlockDevice) {
             return Err(Errno::ENOTBLK.into());
         }
+        ops::may_open_device(place)?;
         let (major, minor) = (libc::major(attr.rdev), libc::minor(attr.rdev));
-        Ok(format!("/dev/block/{major}:{minor}").into_bytes())
+        let by_number = format!("/dev/block/{major}:{minor}");
+        if Path::new(&by_number).exists() {
+            return Ok(by_number.into_bytes());
+        }
+        // Without udev. Where the run-time directory's file system has no devices, this is EACCES.
+        let backing = call.monitor.shadows.backing(&caller, place)?;
+        Ok(backing.as_os_str().as_bytes().to_vec())
     }
 }
 

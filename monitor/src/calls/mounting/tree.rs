@@ -150,15 +150,9 @@ impl Attributes {
         })
     }
 
-    /// The flags of a mount of the run that has `flags`. EOPNOTSUPP for an ID mapping. The others that it does not know matter in no mount, see
-    /// [`flags_of`](super::flags_of).
+    /// The flags of a mount of the run that has `flags`. EOPNOTSUPP for an ID mapping. Options about access times have no effect.
     fn flags(&self, flags: MountFlags) -> Result<MountFlags, Errno> {
-        let of = |bits: u64| {
-            let mut flags = MountFlags::empty();
-            flags.set(MountFlags::READ_ONLY, bits & libc::MOUNT_ATTR_RDONLY != 0);
-            flags.set(MountFlags::NO_EXEC, bits & libc::MOUNT_ATTR_NOEXEC != 0);
-            flags
-        };
+        let of = MountFlags::of_options;
         if self.in_monitor.attr_set & libc::MOUNT_ATTR_IDMAP != 0 {
             return Err(Errno::EOPNOTSUPP);
         }

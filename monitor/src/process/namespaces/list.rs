@@ -265,10 +265,7 @@ fn moved(mounts: &Mounts, from: &[u8], to: &[u8], flags: MountFlags) -> Vec<Arc<
 }
 
 fn flags_of(line: &HostMount<'_>) -> MountFlags {
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::READ_ONLY, line.has_option("ro"));
-    flags.set(MountFlags::NO_EXEC, line.has_option("noexec"));
-    flags
+    MountFlags::of_options(line.own_flags())
 }
 
 /// Whether two paths lead to the same object.
