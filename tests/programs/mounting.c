@@ -581,6 +581,74 @@ static void by_a_dot(void)
 	MUST(chdir(".."));
 }
 
+/* Files of the host over files under test. */
+static void files_of_the_host(void)
+{
+	char path[PATH_MAX], device[PATH_MAX], socket_path[PATH_MAX], program[PATH_MAX];
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	struct stat host, here;
+	char byte = 0;
+
+	snprintf(path, sizeof path, "%s/file", host_path);
+	snprintf(device, sizeof device, "%s/device", host_path);
+	snprintf(socket_path, sizeof socket_path, "%s/socket", host_path);
+	snprintf(program, sizeof program, "%s/program", host_path);
+	make(path, "on the host");
+	make(program, "#!/bin/sh\necho a program: $1\n");
+	MUST(chmod(program, 0755) | mknod(device, S_IFCHR | 0666, makedev(1, 5)));
+	int listener = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	strcpy(address.sun_path, socket_path);
+	MUST(bind(listener, (struct sockaddr *)&address, sizeof address) | listen(listener, 1));
+	make("file", "below"), make("device", ""), make("socket", ""), make("program", "");
+
+	T("a directory over a file", mount(host_path, "file", NULL, MS_BIND, NULL));
+	T("nothing", mount("missing", "file", NULL, MS_BIND, NULL));
+	T("a file over a directory", mount(path, "d", NULL, MS_BIND, NULL));
+	T("bind", mount(path, "file", NULL, MS_BIND, NULL));
+	CONTENT("file");
+	MUST(stat(path, &host) | stat("file", &here));
+	IS("the same file", host.st_dev == here.st_dev && host.st_ino == here.st_ino);
+	int fd = MUST(open("file", O_WRONLY | O_APPEND));
+	T("append", write(fd, " and more", 9));
+	close(fd);
+	CONTENT("file");
+	T("truncate", truncate("file", 4));
+	CONTENT("file");
+	T("unlink", unlink("file"));
+	T("rename", rename("file", "other"));
+	T("rename over", rename("e/f", "file"));
+	T("not below it", open("file/name", O_RDONLY));
+	LISTED("file");
+	T("read-only", mount(NULL, "file", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY, NULL));
+	T("for writing", open("file", O_WRONLY));
+	T("chmod", chmod("file", 0600));
+	T("again", mount(path, "file", NULL, MS_BIND, NULL));
+	T("the upper one", umount2("file", 0));
+	T("umount", umount2("file", 0));
+	T("no mount", umount2("file", 0));
+	CONTENT("file");
+
+	T("bind of a device", mount(device, "device", NULL, MS_BIND, NULL));
+	fd = MUST(open("device", O_RDWR));
+	T("read", read(fd, &byte, 1));
+	close(fd);
+	T("umount", umount2("device", 0));
+
+	T("bind of a socket", mount(socket_path, "socket", NULL, MS_BIND, NULL));
+	int client = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+	strcpy(address.sun_path, "socket");
+	T("connect", connect(client, (struct sockaddr *)&address, sizeof address));
+	close(client);
+	close(listener);
+	T("umount", umount2("socket", 0));
+
+	T("bind of a program", mount(program, "program", NULL, MS_BIND, NULL));
+	RUN("its output", "./program", "program", "argument");
+	T("umount", umount2("program", 0));
+	MUST(unlink(path) | unlink(device) | unlink(socket_path) | unlink(program));
+	MUST(unlink("file") | unlink("device") | unlink("socket") | unlink("program"));
+}
+
 static void steps(void)
 {
 	MUST(mkdir("d", 0755));
@@ -603,4 +671,5 @@ static void steps(void)
 	bound_by_descriptors();
 	moved();
 	by_a_dot();
+	files_of_the_host();
 }

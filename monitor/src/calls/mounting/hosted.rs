@@ -2,7 +2,7 @@
 //!
 //! - A file system that the kernel has: it mounts that on a directory that nothing else uses, `m/RANDOM` in the run-time directory. A file system that shows this
 //!   directory of the host is in the table of mounts instead of the directory that the program named.
-//! - What is bound from a mount, for which the kernel has nothing ([`Mount::of_part`]).
+//! - What is bound from a mount, for which the kernel has nothing, and files of the host over files in a mount ([`Mount::of_part`]).
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -122,8 +122,8 @@ impl Hosted {
         Ok(())
     }
 
-    /// A copy of what is at `place` with `flags`, which is attached nowhere. EOPNOTSUPP for a directory that leads to a mount point and exists on no file system, and
-    /// if it is to be `recursive` and something is mounted inside.
+    /// A copy of what is at `place` with `flags`, which is attached nowhere. EOPNOTSUPP for a directory of the host, for one that leads to a mount point and exists on no
+    /// file system, and if it is to be `recursive` and something is mounted inside.
     pub fn copy(
         &self,
         call: &Call<'_>,
@@ -131,7 +131,8 @@ impl Hosted {
         flags: MountFlags,
         recursive: bool,
     ) -> Result<Arc<Mount>> {
-        let is_shown = place.mount.is_host() || place.mount.is_synthetic();
+        // The kernel may have mounts inside of a directory.
+        let is_shown = place.mount.is_host() && place.node.is_dir() || place.mount.is_synthetic();
         if is_shown || recursive && has_mounts_inside(call, place)? {
             return Err(Errno::EOPNOTSUPP.into());
         }

@@ -137,6 +137,9 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     if let Some(source) = request.source_in_run(call)? {
         return bind(call, &request, &source, target);
     }
+    if let Some(source) = file_of_host(call, &request, &target)? {
+        return bind(call, &request, &source, target);
+    }
     let source = request.source_on_host(call)?;
     if !target.node.is_dir() && !request.moves() {
         return Err(Errno::ENOTDIR.into());
@@ -144,6 +147,20 @@ pub fn mount(call: &mut Call<'_>) -> Result<Answer> {
     mount_over(call, target, request.source.as_deref(), |path| {
         request.perform(call, source.as_deref(), path)
     })
+}
+
+/// The file of the host that is to be bound over the file `target`, which the kernel does not have. ENOTDIR for a directory.
+fn file_of_host(call: &Call<'_>, request: &Request, target: &Place) -> Result<Option<Place>> {
+    let for_kernel = target.node.is_dir() || host_path(target).is_some() && !is_root(target);
+    let binds = request.moves() && !request.flags.contains(MsFlags::MS_MOVE);
+    let Some(source) = request.source.as_deref().filter(|_| binds && !for_kernel) else {
+        return Ok(None);
+    };
+    let source = host_place(call, libc::AT_FDCWD, source, 0)?;
+    if source.node.is_dir() {
+        return Err(Errno::ENOTDIR.into());
+    }
+    Ok(Some(source))
 }
 
 /// mount(2) with a target on the host.
