@@ -407,6 +407,68 @@ static void overflow(void)
 	close(in);
 }
 
+/* All events up to the end of the watch WD. */
+static void end_of(int line, int wd)
+{
+	static char buffer[1 << 16] __attribute__((aligned(8)));
+	struct pollfd pollfd = {queue, POLLIN, 0};
+
+	for (bool has_ended = false; !has_ended;) {
+		if (poll(&pollfd, 1, 20000) != 1) {
+			note("%d nothing more", line);
+			return;
+		}
+		ssize_t got = MUST(read(queue, buffer, sizeof buffer));
+		for (char *at = buffer; at < buffer + got;) {
+			struct inotify_event *event = (void *)at;
+			at += sizeof *event + event->len;
+			show(line, event);
+			has_ended |= event->wd == wd && event->mask & IN_IGNORED;
+		}
+	}
+}
+
+/* In which order names and files end. */
+static void ends(void)
+{
+	static const char *const paths[] = {"ends/file", "ends/dir"};
+	const uint32_t mask = ALL & ~(IN_OPEN | IN_CLOSE);
+
+	MUST(mkdir("ends", 0755));
+	WATCH("ends", mask);
+	for (int is_open = 0; is_open < 2; is_open++) {
+		int fds[2], wds[2];
+		make("ends/file", "");
+		MUST(mkdir("ends/dir", 0755));
+		for (int i = 0; i < 2; i++) {
+			wds[i] = WATCH(paths[i], mask);
+			if (is_open)
+				fds[i] = MUST(open(paths[i], O_RDONLY));
+		}
+		EVENTS("made");
+		MUST(unlink("ends/file"));
+		EVENTS("unlink");
+		MUST(rmdir("ends/dir"));
+		EVENTS("rmdir");
+		for (int i = 0; i < 2 && is_open; i++) {
+			close(fds[i]);
+			end_of(__LINE__, wds[i]);
+		}
+	}
+	make("ends/file", "");
+	make("ends/other", "");
+	MUST(mkdir("ends/dir", 0755));
+	MUST(mkdir("ends/other dir", 0755));
+	WATCH("ends/file", mask);
+	WATCH("ends/other", mask);
+	WATCH("ends/dir", mask);
+	WATCH("ends/other dir", mask);
+	MUST(rename("ends/file", "ends/other"));
+	EVENTS("over a file");
+	MUST(rename("ends/dir", "ends/other dir"));
+	EVENTS("over a directory");
+}
+
 static void steps(void)
 {
 	queue = MUST(inotify_init1(IN_CLOEXEC));
@@ -421,4 +483,5 @@ static void steps(void)
 	reads();
 	descriptors();
 	overflow();
+	ends();
 }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use goanna_vfs::PlaceKey;
 
 use super::mirrors::{Entry, MirrorId, Mirrors, Name, Touch, View};
-use super::openings::Openings;
+use super::openings::{IsOpen, Openings};
 
 /// A change that watches report.
 #[derive(Debug, Clone)]
@@ -53,10 +53,10 @@ impl Event {
 /// Repeats events in those mirrors whose views `sees` accepts.
 pub(super) struct Repeater<'a> {
     pub mirrors: &'a mut Mirrors,
-    pub openings: Option<&'a Openings>,
+    pub openings: Option<&'a mut Openings>,
     pub sees: &'a dyn Fn(View) -> bool,
-    /// Mirrors of removed files: they stay until these descriptors are closed.
-    pub gone: Vec<(PlaceKey, OwnedFd)>,
+    /// Whether a program has a removed file open.
+    pub is_open: &'a IsOpen<'a>,
 }
 
 impl Repeater<'_> {
@@ -103,24 +103,37 @@ impl Repeater<'_> {
     }
 
     fn removed(&mut self, name: &Name, entry: Entry, is_gone: bool) {
-        if !entry.is_dir {
-            self.unlinked(entry, is_gone);
-        }
+        let gone = self.unlinked(entry, is_gone);
+        self.let_go(&entry.node, gone);
         for id in self.of(&name.0) {
             self.mirrors.delete(id, &name.1);
         }
-        if entry.is_dir {
-            self.unlinked(entry, is_gone);
-        }
     }
 
-    /// Repeats the events of a file that has lost a name.
-    fn unlinked(&mut self, entry: Entry, is_gone: bool) {
-        for id in self.of(&entry.node) {
-            if !is_gone {
-                self.touch_mirror(id, Touch::Attrib);
-            } else if let Some(held) = self.mirrors.remove(id) {
-                self.gone.push((entry.node, held));
+    /// Repeats the events of a file that has lost a name. Returns the mirrors of a removed file.
+    #[must_use]
+    fn unlinked(&mut self, entry: Entry, is_gone: bool) -> Vec<OwnedFd> {
+        let ids = self.of(&entry.node);
+        if is_gone {
+            return ids
+                .into_iter()
+                .filter_map(|id| self.mirrors.remove(id))
+                .collect();
+        }
+        for id in ids {
+            self.touch_mirror(id, Touch::Attrib);
+        }
+        Vec::new()
+    }
+
+    /// Closes the mirrors of a removed file, at once or when no program has the file open any more.
+    fn let_go(&mut self, node: &PlaceKey, gone: Vec<OwnedFd>) {
+        for mirror in gone {
+            if let Some(openings) = self.openings.as_deref_mut()
+                && !openings.is_open(node)
+                && let Some(handle) = (self.is_open)(node)
+            {
+                openings.keep(handle, mirror);
             }
         }
     }
@@ -129,13 +142,16 @@ impl Repeater<'_> {
         for (from, to) in self.pairs(from, to) {
             self.mirrors.rename(from, to, entry);
         }
-        if let Some((target, is_gone)) = replaced {
+        let gone = replaced.map(|(target, is_gone)| {
             if target.is_dir {
                 self.touched_itself(&target.node, Touch::Attrib);
             }
-            self.unlinked(target, is_gone);
-        }
+            (target.node, self.unlinked(target, is_gone))
+        });
         self.moved_itself(&entry.node);
+        if let Some((node, gone)) = gone {
+            self.let_go(&node, gone);
+        }
     }
 
     fn exchanged(&mut self, names: &[Name; 2], entries: [Entry; 2]) {
@@ -178,7 +194,10 @@ impl Repeater<'_> {
     }
 
     fn touched(&mut self, node: &PlaceKey, touch: Touch) {
-        let open = self.openings.map_or(&[][..], |openings| openings.of(node));
+        let open = self
+            .openings
+            .as_deref()
+            .map_or(&[][..], |openings| openings.of(node));
         for (id, file) in open {
             // The mirror of a removed file is not found any more, but is still watched.
             if self.mirrors.get(*id).is_none() || self.shows(*id) {

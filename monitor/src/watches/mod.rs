@@ -40,7 +40,7 @@ use events::{Event, Repeater};
 use foreign::Foreign;
 use mirrors::{Entry, Listing, MirrorId, Mirrors, View};
 use notifications::Notifications;
-use openings::Openings;
+use openings::{IsOpen, Openings};
 
 /// The limit on changes of a transaction that are kept for watches outside of it. Beyond it the monitor finds the changes in directories by
 /// comparing them with their mirrors.
@@ -198,27 +198,19 @@ impl Watches {
         state: &mut State,
         events: &[Event],
         sees: &dyn Fn(View) -> bool,
-        is_open: &report::IsOpen<'_>,
+        is_open: &IsOpen<'_>,
     ) {
         if let Some(openings) = &mut state.openings {
             openings.repeat();
         }
         let mut repeater = Repeater {
             mirrors: &mut state.mirrors,
-            openings: state.openings.as_ref(),
+            openings: state.openings.as_mut(),
             sees,
-            gone: Vec::new(),
+            is_open,
         };
         for event in events {
             repeater.repeat(event);
-        }
-        for (node, mirror) in repeater.gone {
-            if let Some(openings) = &mut state.openings
-                && !openings.is_open(&node)
-                && let Some(handle) = is_open(&node)
-            {
-                openings.keep(handle, mirror);
-            }
         }
     }
 

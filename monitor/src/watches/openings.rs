@@ -78,6 +78,9 @@ impl Opening {
     }
 }
 
+/// The handle of the object by which programs have a file open.
+pub(super) type IsOpen<'a> = dyn Fn(&PlaceKey) -> Option<Arc<ObjectHandle>> + 'a;
+
 /// An open of a file that the mirrors must repeat.
 pub(super) struct Open<'a> {
     pub place: PlaceKey,

@@ -14,9 +14,6 @@ use super::openings::Open;
 use crate::call::Call;
 use crate::shadow::Shadow;
 
-/// The handle of the object by which programs have a file open.
-pub(super) type IsOpen<'a> = dyn Fn(&PlaceKey) -> Option<Arc<ObjectHandle>> + 'a;
-
 /// Held while a call changes names.
 #[derive(Debug)]
 pub struct Names<'m>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'m, ()>);
