@@ -67,17 +67,13 @@ static void show(int line, const struct inotify_event *event)
 	note("%d   %s: %s%s%s", line, name_of(event->wd), text, event->len ? " " : "", event->len ? event->name : "");
 }
 
-/* All events up to a mark. */
-static void events(int line, const char *what)
+/* All events up to a mark, or to the end of the watch WD. */
+static void events_up_to(int line, int wd)
 {
 	static char buffer[1 << 16] __attribute__((aligned(8)));
-	char mark[32];
+	struct pollfd pollfd = {queue, POLLIN, 0};
 
-	note("%d %s:", line, what);
-	sprintf(mark, "marks/%d", marks++);
-	MUST(mknod(mark, S_IFREG | 0600, 0));
-	for (;;) {
-		struct pollfd pollfd = {queue, POLLIN, 0};
+	for (bool has_ended = false; !has_ended;) {
 		if (poll(&pollfd, 1, 20000) != 1) {
 			note("%d nothing more", line);
 			return;
@@ -89,8 +85,20 @@ static void events(int line, const char *what)
 			if (event->wd == mark_wd)
 				return;
 			show(line, event);
+			has_ended |= event->wd == wd && event->mask & IN_IGNORED;
 		}
 	}
+}
+
+/* All events up to now. */
+static void events(int line, const char *what)
+{
+	char mark[32];
+
+	note("%d %s:", line, what);
+	sprintf(mark, "marks/%d", marks++);
+	MUST(mknod(mark, S_IFREG | 0600, 0));
+	events_up_to(line, mark_wd);
 }
 #define EVENTS(what) events(__LINE__, what)
 
@@ -407,27 +415,6 @@ static void overflow(void)
 	close(in);
 }
 
-/* All events up to the end of the watch WD. */
-static void end_of(int line, int wd)
-{
-	static char buffer[1 << 16] __attribute__((aligned(8)));
-	struct pollfd pollfd = {queue, POLLIN, 0};
-
-	for (bool has_ended = false; !has_ended;) {
-		if (poll(&pollfd, 1, 20000) != 1) {
-			note("%d nothing more", line);
-			return;
-		}
-		ssize_t got = MUST(read(queue, buffer, sizeof buffer));
-		for (char *at = buffer; at < buffer + got;) {
-			struct inotify_event *event = (void *)at;
-			at += sizeof *event + event->len;
-			show(line, event);
-			has_ended |= event->wd == wd && event->mask & IN_IGNORED;
-		}
-	}
-}
-
 /* In which order names and files end. */
 static void ends(void)
 {
@@ -452,7 +439,7 @@ static void ends(void)
 		EVENTS("rmdir");
 		for (int i = 0; i < 2 && is_open; i++) {
 			close(fds[i]);
-			end_of(__LINE__, wds[i]);
+			events_up_to(__LINE__, wds[i]);
 		}
 	}
 	make("ends/file", "");

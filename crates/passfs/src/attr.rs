@@ -35,7 +35,7 @@ const ATTRIBUTES: StatxFlags = StatxFlags::BASIC_STATS
     .union(StatxFlags::BTIME)
     .union(StatxFlags::MNT_ID);
 
-/// The attributes of an inode in the file system whose root directory is in the mount with the ID `mount_id`.
+/// The attributes of an inode. The root directory of its file system is in the mount with the ID `mount_id`.
 fn attr_of(stat: &Statx, mount_id: u64) -> Attr {
     let has_mount_id = stat.stx_mask & StatxFlags::MNT_ID.bits() != 0;
     let is_inside = has_mount_id && stat.stx_mnt_id != mount_id;

@@ -34,7 +34,8 @@ impl Supervisor {
             return stopped.cont_syscall(0);
         }
         if !is_ours {
-            signals::set_sender_of_call(&stopped, signal)?;
+            // After an error here the monitor stays the sender.
+            let _ = signals::set_sender_of_call(&stopped, signal);
             stopped = match self.injector.signal(stopped, signal) {
                 Stop::Foreign(stopped) => stopped,
                 stop => return self.injected(tid, stop),

@@ -285,9 +285,7 @@ impl<'a> Export<'a> {
                 rustix::fs::symlinkat(&target[..], at.dir, at.name)?;
                 self.progress.counts().symlinks += 1;
             }
-            FileKind::CharDevice | FileKind::BlockDevice
-                if !self.tree.caller.capable(caps::MKNOD) =>
-            {
+            kind if kind.is_device() && !self.tree.caller.capable(caps::MKNOD) => {
                 return Err(CopyError::text("only root can make device nodes"));
             }
             _ => {

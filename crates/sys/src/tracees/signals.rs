@@ -1,4 +1,4 @@
-//! Signals that the monitor sends to single threads of tracees, and by which it recognises them when they are delivered.
+//! Signals that the monitor sends to single threads of tracees, and how it recognises them when they are delivered.
 //!
 //! A pause is a SIGSTOP, which cannot be blocked, ignored or consumed: a tracee that receives one stops and reports it to its tracer,
 //! which alone can continue it. It carries a value by which the tracer recognises it, so that it is not delivered.
@@ -32,19 +32,31 @@ struct Queued {
 
 const _: () = assert!(size_of::<Queued>() == size_of::<libc::siginfo_t>());
 
+impl Queued {
+    /// A signal of process `pid` of user `uid`.
+    fn new(signal: i32, code: i32, (pid, uid): (i32, u32), value: usize) -> Self {
+        Self {
+            signal,
+            errno: 0,
+            code,
+            padding: 0,
+            pid,
+            uid,
+            value,
+            rest: [0; 12],
+        }
+    }
+}
+
+fn own_pid() -> i32 {
+    std::process::id().cast_signed()
+}
+
 /// Pauses thread `tid` of process `pid`. A thread in the kernel stops before it returns to its program. `ESRCH`: the thread has ended.
 pub fn pause(pid: i32, tid: i32) -> Result<(), Errno> {
-    let queued = Queued {
-        signal: libc::SIGSTOP,
-        errno: 0,
-        code: libc::SI_QUEUE,
-        padding: 0,
-        pid: std::process::id().cast_signed(),
-        // SAFETY: no arguments.
-        uid: unsafe { libc::getuid() },
-        value: COOKIE,
-        rest: [0; 12],
-    };
+    // SAFETY: no arguments.
+    let sender = (own_pid(), unsafe { libc::getuid() });
+    let queued = Queued::new(libc::SIGSTOP, libc::SI_QUEUE, sender, COOKIE);
     // SAFETY: `queued` is live and has the size of a siginfo_t, as asserted above.
     let r = unsafe {
         libc::syscall(
@@ -81,22 +93,12 @@ pub fn set_sender_of_call(stopped: &Stopped, signal: i32) -> Result<(), Errno> {
     }
     let info = stopped.signal_info()?;
     // SAFETY: a signal of SI_TKILL has a sender.
-    if info.si_code != libc::SI_TKILL
-        || unsafe { info.si_pid() } != std::process::id().cast_signed()
-    {
+    if info.si_code != libc::SI_TKILL || unsafe { info.si_pid() } != own_pid() {
         return Ok(());
     }
     let status = procfs::status(stopped.tid())?;
-    let sent = Queued {
-        signal,
-        errno: 0,
-        code: libc::SI_USER,
-        padding: 0,
-        pid: status.own_pid,
-        uid: status.uid[0],
-        value: 0,
-        rest: [0; 12],
-    };
+    let sender = (status.own_pid, status.uid[0]);
+    let sent = Queued::new(signal, libc::SI_USER, sender, 0);
     // SAFETY: the two have the same size, as asserted above, and a siginfo_t is plain integers.
     let sent = unsafe { std::mem::transmute::<Queued, libc::siginfo_t>(sent) };
     stopped.set_signal(&Signal::from(sent))

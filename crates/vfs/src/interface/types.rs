@@ -30,6 +30,11 @@ pub enum FileKind {
 }
 
 impl FileKind {
+    /// Whether it is a character or block device.
+    pub const fn is_device(self) -> bool {
+        matches!(self, Self::CharDevice | Self::BlockDevice)
+    }
+
     /// The `S_IF*` bits of this kind.
     pub const fn mode_bits(self) -> u32 {
         match self {

@@ -83,7 +83,7 @@ pub fn node_kind(mode: u32) -> Result<FileKind> {
 /// devices without `CAP_MKNOD`, the whiteout (character device 0:0) excepted.
 pub fn mknod(caller: &Caller, dir: &Place, name: &[u8], mode: u32, rdev: u64) -> Result<Node> {
     let kind = node_kind(mode)?;
-    let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+    let device = kind.is_device();
     let whiteout = kind == FileKind::CharDevice && rdev == 0;
     may_create(caller, dir, name, || {
         if device && !whiteout && checks_permissions(dir) && !caller.capable(caps::MKNOD) {

@@ -63,11 +63,7 @@ pub fn may_open_other(caller: &Caller, place: &Place, flags: i32) -> Result<()> 
 
 /// EACCES for a device on a `NO_DEV` mount.
 pub fn may_open_device(place: &Place) -> Result<(), Errno> {
-    let is_device = matches!(
-        place.node.kind(),
-        FileKind::CharDevice | FileKind::BlockDevice
-    );
-    match is_device && place.mount.flags.contains(MountFlags::NO_DEV) {
+    match place.node.kind().is_device() && place.mount.flags.contains(MountFlags::NO_DEV) {
         true => Err(Errno::EACCES),
         false => Ok(()),
     }

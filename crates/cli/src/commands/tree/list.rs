@@ -289,7 +289,7 @@ fn details(
         attr.ino,
         attr.nlink,
     );
-    if matches!(attr.kind(), FileKind::CharDevice | FileKind::BlockDevice) {
+    if attr.kind().is_device() {
         let (major, minor) = metadata::device(attr.rdev);
         text += &format!("   Device type: {major},{minor}");
     }
