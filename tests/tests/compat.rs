@@ -139,6 +139,7 @@ in_every_place! {
     elf_interpreters => |place| check(&place, "interp", false);
     fifos => |place| check(&place, "fifos", false);
     fifo_interrupted => |place| check(&place, "interrupt", false);
+    signals_during_opens => |place| check(&place, "requeued", false);
     calls_restarted => |place| check(&place, "restarted", false);
     calls_of_the_killed => |place| check(&place, "abandoned", false);
     sockets => |place| check(&place, "sockets", false);
@@ -528,7 +529,7 @@ mod aes {
     programs! {
         open opath stat statx rw dirs above names attr flags chattr fileattr xattrat ioctls dropped capabilities xattr acl ranges mmap msync cwd process
         killed eintr descend execname execs fifos interrupt restarted abandoned sockets socknames leases lease_waits lease_rules extents dnotify clone3 sandboxed locks copy copies
-        ignored cores deadlines edges waits mount_options mounting
+        ignored cores deadlines edges waits mount_options mounting requeued
     }
 }
 

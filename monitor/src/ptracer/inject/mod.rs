@@ -2,7 +2,8 @@
 //! must have the filter of participants when it continues; or the calls that bring a descriptor to the tracee.
 //!
 //! The tracee is stopped, is made to run the calls of a script, by a syscall instruction of its vDSO, and then continues where
-//! it was; a call that an interruption ended is restarted.
+//! it was; a call that an interruption ended is restarted. Its signals are blocked meanwhile: a tracer cannot give back those that it
+//! has received, since the kernel refuses to send signals in the name of others.
 
 mod fetch;
 mod filter;
@@ -77,8 +78,10 @@ struct Injection {
     stage: Stage,
     saved: Option<Registers>,
     instruction: u64,
-    /// Signals that came meanwhile, to be sent again.
-    signals: Vec<i32>,
+    /// Its signal mask, from the first call on.
+    mask: Option<u64>,
+    /// Whether a SIGSTOP came meanwhile, which cannot be blocked.
+    is_to_stop: bool,
     /// The threads that wait until it has the filter.
     waiting: Vec<i32>,
 }
@@ -130,7 +133,8 @@ impl Injector {
             stage: Stage::Interrupted,
             saved: None,
             instruction: syscall_instruction(target)?,
-            signals: Vec::new(),
+            mask: None,
+            is_to_stop: false,
             waiting,
         };
         ptrace::interrupt(target)?;
@@ -150,7 +154,8 @@ impl Injector {
             saved: Some(saved),
             script: Script::Receive(Box::new(script)),
             instruction,
-            signals: Vec::new(),
+            mask: None,
+            is_to_stop: false,
             waiting: Vec::new(),
         };
         // The filter comes afterwards.
@@ -204,7 +209,8 @@ impl Injector {
             saved: Some(regs.before_call()),
             script: Script::Fetch(Box::new(script)),
             instruction: syscall_instruction(tid)?,
-            signals: Vec::new(),
+            mask: None,
+            is_to_stop: false,
             waiting: Vec::new(),
         };
         // The filter comes afterwards.
@@ -217,14 +223,14 @@ impl Injector {
         Ok(())
     }
 
-    /// A signal to deliver after the injection.
+    /// A signal that comes before the injection has begun, or a SIGSTOP, which stops the process afterwards.
     pub fn signal(&mut self, stopped: Stopped, signal: i32) -> Stop {
         let tid = stopped.tid();
         // Before it begins, the stop for the interruption follows.
         let Some(injection) = self.begun(tid) else {
             return Stop::Foreign(stopped);
         };
-        injection.signals.push(signal);
+        injection.is_to_stop |= signal == libc::SIGSTOP;
         self.ended(tid, stopped.cont_syscall(0).map(|()| false))
     }
 
@@ -251,9 +257,8 @@ impl Injector {
         let Some(injection) = self.by_tid.remove(&tid) else {
             return Stop::Taken;
         };
-        for signal in injection.signals {
-            let signal = Signal::try_from(signal).ok();
-            let _ = nix::sys::signal::kill(Pid::from_raw(tid), signal);
+        if injection.is_to_stop {
+            let _ = nix::sys::signal::kill(Pid::from_raw(tid), Signal::SIGSTOP);
         }
         let waiting = injection.waiting;
         let received = match injection.script {
@@ -284,6 +289,10 @@ impl Injection {
 
     /// Sets the tracee on the way to the script's next call; true at the end, when it continues where it was.
     fn advance(&mut self, stopped: Stopped, result: Option<i64>) -> Result<bool, Errno> {
+        if self.mask.is_none() {
+            self.mask = Some(stopped.signal_mask()?);
+            stopped.set_signal_mask(u64::MAX)?;
+        }
         let saved = self.saved.as_mut().ok_or(Errno::EIO)?;
         match self.script.next(&stopped, result, saved) {
             Ok(Step::Call(nr, args)) => {
@@ -316,6 +325,9 @@ impl Injection {
     }
 
     fn go_back(&self, stopped: Stopped) -> Result<(), Errno> {
+        if let Some(mask) = self.mask {
+            stopped.set_signal_mask(mask)?;
+        }
         let saved = self.saved.ok_or(Errno::EIO)?;
         let regs = match saved.result() {
             _ if saved.number() == -1 => saved,
