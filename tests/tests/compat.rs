@@ -149,6 +149,7 @@ in_every_place! {
     rules_of_leases => |place| check(&place, "lease_rules", false);
     extents => |place| check(&place, "extents", false);
     children_by_clone3 => |place| check(&place, "clone3", false);
+    ptrace_of_programs => |place| check(&place, "tracers", false);
     directory_notifications => |place| check(&place, "dnotify", false);
     watches => |place| check_watches(&place);
     sockets_of_sandboxed_programs => |place| check(&place, "sandboxed", false);

@@ -57,6 +57,7 @@ programs! {
     rsync_trees needs "rsync" => rsync;
     c_build needs "make" "cc" => build;
     go_program needs "go" => go;
+    leak_sanitizer needs "cc" => leaks;
 }
 
 /// Runs a script in the mount with a limit fit for slow machines, and gives its output.
@@ -377,6 +378,59 @@ fn go(place: &Place) {
     let once = format!("20 120000 mapped by go\ntrue\n{}\n", place.top());
     assert_eq!(text, once.repeat(2));
 }
+
+/// LeakSanitizer attaches to all threads of its program by ptrace(2).
+fn leaks(place: &Place) {
+    let source = input(place, "leaks.c", LEAKS);
+    let text = script(
+        place,
+        &format!(
+            "cc -w -g -pthread -fsanitize=address {source} -o leaks
+             ./leaks; echo $?; ./leaks x 2>report; echo $?; grep -o 'Direct leak of 100 byte' report"
+        ),
+    );
+    assert_eq!(text, "0\n1\nDirect leak of 100 byte\n");
+}
+
+const LEAKS: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int fds[2];
+static char *volatile kept;
+
+static void *wait(void *unused)
+{
+    char *volatile of_thread = malloc(50);
+    char byte;
+
+    for (int i = 0; i < 50; i++) {
+        int fd = open("leaked", O_RDWR | O_CREAT, 0644);
+        if (write(fd, of_thread, 50) != 50 || close(fd) != 0)
+            abort();
+    }
+    if (read(fds[0], &byte, 1) == 1)
+        free(of_thread);
+    return unused;
+}
+
+int main(int count, char **arguments)
+{
+    pthread_t thread;
+
+    if (pipe(fds) != 0)
+        return 1;
+    for (int i = 0; i < 4; i++)
+        pthread_create(&thread, NULL, wait, NULL);
+    kept = malloc(100);
+    usleep(20000);
+    if (count > 1)
+        kept = NULL;
+    return 0;
+}
+"#;
 
 /// `chattr +i` failed with EPERM, though the caller was the superuser. Files that have the flag are protected, and shown by `lsattr`.
 #[test]

@@ -8,7 +8,7 @@
 //!
 //! [`escape`] and [`plural`] are the exceptions: text for people, which every program of the project needs.
 //!
-//! Modules are grouped in directories, which their paths leave out: `goanna_sys::ptrace` is `tracees/ptrace.rs`.
+//! Modules are grouped in directories, which their paths leave out: `goanna_sys::pidfd` is `tracees/pidfd.rs`.
 
 #[cfg(not(all(
     target_os = "linux",

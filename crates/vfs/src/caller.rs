@@ -22,6 +22,8 @@ pub mod caps {
     pub const LINUX_IMMUTABLE: u32 = 9;
     /// Change the root directory.
     pub const SYS_CHROOT: u32 = 18;
+    /// Trace other processes.
+    pub const SYS_PTRACE: u32 = 19;
     /// Trusted extended attributes, among much else.
     pub const SYS_ADMIN: u32 = 21;
     /// Make device nodes.

@@ -45,6 +45,8 @@ pub(super) enum Next {
     Join(Request),
     /// It is restarted when the tracee has sent us this descriptor.
     Fetch(i32),
+    /// Not yet: this thread, to which the tracee attaches, must stop first.
+    Attach(i32),
 }
 
 impl Next {
@@ -224,6 +226,10 @@ impl Supervisor {
                 Ok(())
             }
             Ok(Next::Fetch(fd)) => self.fetch(stopped, regs, fd),
+            Ok(Next::Attach(target)) => {
+                self.attaching(stopped, target);
+                Ok(())
+            }
             Err(FsError::Blocked(_)) => {
                 restart(&stopped, regs)?;
                 stopped.cont(0)
@@ -295,6 +301,9 @@ impl Supervisor {
         ) {
             (libc::SYS_chdir, _) => change_directory(&call),
             (NUMBER, _) => self.transaction(&call, stopped, regs),
+            (libc::SYS_ptrace, _) => self.ptrace(&call, stopped, *regs),
+            (libc::SYS_wait4, _) => self.wait_for_attached(&call, stopped, *regs),
+            (libc::SYS_clone, _) => traced_child(stopped, *regs),
             (
                 libc::SYS_socket | libc::SYS_socketpair | libc::SYS_seccomp | libc::SYS_pidfd_getfd,
                 _,
@@ -509,6 +518,14 @@ pub fn skip(stopped: &Stopped, regs: Registers, value: i64) -> Result<(), Errno>
 /// Restarts the call at this seccomp stop: after a signal's handler, or at once.
 pub fn restart(stopped: &Stopped, regs: Registers) -> Result<(), Errno> {
     stopped.set_regs(&regs.before_call())
+}
+
+/// clone(2) without CLONE_UNTRACED: the child is of the run like any other.
+fn traced_child(stopped: &Stopped, mut regs: Registers) -> Result<Next> {
+    let [flags, ..] = regs.args();
+    regs.set_first_args([flags & !(libc::CLONE_UNTRACED as u64)]);
+    stopped.set_regs(&regs)?;
+    Ok(Next::Run)
 }
 
 fn change_directory(call: &Call<'_>) -> Result<Next> {

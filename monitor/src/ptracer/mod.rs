@@ -7,6 +7,7 @@
 //! The directory has one module for each reason why a thread stops or must stay stopped. This file calls
 //! all of them, and none calls this one but by methods of [`Supervisor`].
 
+mod attach;
 mod calls;
 mod children;
 
@@ -48,6 +49,7 @@ use crate::ptracer::inject::{Injector, Stop};
 use crate::ptracer::mailbox::Message;
 use crate::ptracer::rewrite::Rewriter;
 use crate::{Monitor, Status};
+use attach::Attachments;
 use children::process_tree::ProcessTree;
 use dying::Dying;
 use observed::Observed;
@@ -90,6 +92,7 @@ pub struct Supervisor {
     /// Threads that execute a program to which a rule of the profile applies.
     entering: HashMap<i32, Entering>,
     core_files: CoreFiles,
+    attachments: Attachments,
     clones: Clones,
     observed: Observed,
     /// Threads are kept only where calls come as stops ([`crate::table::Rule::Affinity`]).
@@ -136,6 +139,7 @@ impl Supervisor {
             watched: HashMap::new(),
             entering: HashMap::new(),
             core_files: CoreFiles::default(),
+            attachments: Attachments::default(),
             clones: Clones::default(),
             observed: Observed::default(),
         }
@@ -226,6 +230,7 @@ impl Supervisor {
             Event::Ended { tid, status } => {
                 this.kept_threads.has_ended(tid);
                 this.observe_death(tid, status);
+                this.attached_ended(tid, status);
                 this.ended(tid);
                 Ok(())
             }
@@ -239,6 +244,9 @@ impl Supervisor {
     }
 
     fn stop(&mut self, stopped: Stopped, status: ptrace::Status) -> Result<(), Errno> {
+        let Some(stopped) = self.attached_stop(stopped, status)? else {
+            return Ok(());
+        };
         let tid = stopped.tid();
         if self.known.contains(&tid) {
             self.kept_threads.stopped(tid, monotonic_ns());
@@ -292,6 +300,7 @@ impl Supervisor {
                 self.filtered.insert(tid);
             }
         }
+        self.attached_executed(tid, former);
         self.monitor.programs.executed(tid, former);
         self.monitor.in_process.executed(tid, former);
         self.monitor.participants.rename(former, tid);

@@ -69,7 +69,7 @@ impl Supervisor {
             OBSERVED => Some(Ok(Next::Run)),
             OBSERVED_REFUSAL => {
                 let errno = match entry(nr).map(|entry| &entry.rule) {
-                    Some(Rule::Refuse(errno) | Rule::RefuseIf(_, errno)) => *errno,
+                    Some(Rule::Refuse(errno)) => *errno,
                     _ => Errno::ENOSYS,
                 };
                 Some(Err(errno.into()))

@@ -107,13 +107,21 @@ pub const fn any_signal(arg: u8) -> Condition {
     }
 }
 /// clone(2) with CLONE_UNTRACED.
-pub const CLONE_UNTRACED: Condition = Condition {
+pub const CLONE_UNTRACED: [Condition; 1] = [Condition {
     arg: 0,
     high: false,
     mask: libc::CLONE_UNTRACED as u32,
     value: libc::CLONE_UNTRACED as u32,
     holds: true,
-};
+}];
+/// wait4(2) with __WALL, as programs wait for threads that they have attached to.
+pub const WAIT_FOR_ALL: [Condition; 1] = [Condition {
+    arg: 2,
+    high: false,
+    mask: libc::__WALL as u32,
+    value: libc::__WALL as u32,
+    holds: true,
+}];
 /// socket(2) or socketpair(2) of Unix sockets.
 pub const UNIX_SOCKETS: [Condition; 1] = [Condition {
     arg: 0,

@@ -67,8 +67,6 @@ pub enum Rule {
     TraceDatagrams(Condition),
     /// Fails with this errno.
     Refuse(Errno),
-    /// As [`Rule::Refuse`] when the condition holds, else allowed.
-    RefuseIf(Condition, Errno),
 }
 
 /// One call.
@@ -111,7 +109,6 @@ impl Entry {
             Rule::TraceSockets => "stopped in programs with Unix sockets".into(),
             Rule::TraceDatagrams(_) => "stopped in programs with Unix datagrams".into(),
             Rule::Refuse(errno) => format!("refused {errno:?}"),
-            Rule::RefuseIf(_, errno) => format!("refused in part {errno:?}"),
         }
     }
 }

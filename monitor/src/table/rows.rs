@@ -6,8 +6,8 @@ use nix::errno::Errno;
 
 use super::{
     CLONE_UNTRACED, DEVICE_REQUEST, DUMPABLE_OR_PDEATHSIG, Entry, FAR, HINTS, INSTALL_FILTER,
-    INSTALL_FILTER_BY_PRCTL, LEASE_NOTIFY_OR_SEALS, Rule, TO_ADDRESS, UNIX_SOCKETS, any_signal,
-    o_path, row, sigkill,
+    INSTALL_FILTER_BY_PRCTL, LEASE_NOTIFY_OR_SEALS, Rule, TO_ADDRESS, UNIX_SOCKETS, WAIT_FOR_ALL,
+    any_signal, o_path, row, sigkill,
 };
 use crate::calls::attr::{flags, xattr};
 use crate::calls::{
@@ -80,12 +80,12 @@ pub static ROWS: &[Entry] = &[
     row(nr::SOCKETPAIR, Rule::TraceIf(&UNIX_SOCKETS), "as socket"),
     row(nr::SETSOCKOPT, Rule::Allow, ""),
     row(nr::GETSOCKOPT, Rule::Allow, ""),
-    row(nr::CLONE, Rule::RefuseIf(CLONE_UNTRACED, Errno::EPERM), "CLONE_UNTRACED: EPERM, or the child would escape"),
+    row(nr::CLONE, Rule::TraceIf(&CLONE_UNTRACED), "without CLONE_UNTRACED, or the child would escape"),
     row(nr::FORK, Rule::Allow, "children inherit the filter and are seized"),
     row(nr::VFORK, Rule::Allow, "children inherit the filter and are seized"),
     row(nr::EXECVE, Rule::Trace, "stopped: programs and #! scripts in a mount, and interpreters there"),
     row(nr::EXIT, Rule::Allow, ""),
-    row(nr::WAIT4, Rule::Allow, ""),
+    row(nr::WAIT4, Rule::TraceIf(&WAIT_FOR_ALL), "__WALL: also for threads that the program has attached to"),
     row(nr::KILL, Rule::NotifyIf(any_signal(1), kill::send), "signals are passed on when the monitor has noted since when the target sleeps in a call with a timeout, and, of SIGKILL, the target: a process that the run itself kills does not abort its transaction"),
     row(nr::UNAME, Rule::Allow, ""),
     row(nr::SEMGET, Rule::Allow, ""),
@@ -125,7 +125,7 @@ pub static ROWS: &[Entry] = &[
     row(nr::GETRUSAGE, Rule::Allow, ""),
     row(nr::SYSINFO, Rule::Allow, ""),
     row(nr::TIMES, Rule::Allow, ""),
-    row(nr::PTRACE, Rule::Refuse(Errno::EPERM), "the monitor is the tracer of every process"),
+    row(nr::PTRACE, Rule::Trace, "attaching to a stopped thread, and its registers and memory; otherwise EPERM or EIO, since the monitor is the tracer of every process"),
     row(nr::GETUID, Rule::Allow, ""),
     row(nr::SYSLOG, Rule::Allow, ""),
     row(nr::GETGID, Rule::Allow, ""),

@@ -65,7 +65,7 @@ pub fn check(args: &goanna::Check) -> Result<u8, Error> {
 /// The errno a call fails with, always or in part.
 fn errno(entry: &Entry) -> Option<String> {
     match entry.rule {
-        Rule::Refuse(errno) | Rule::RefuseIf(_, errno) => Some(format!("{errno:?}")),
+        Rule::Refuse(errno) => Some(format!("{errno:?}")),
         _ => None,
     }
 }

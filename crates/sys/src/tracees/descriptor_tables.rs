@@ -37,8 +37,8 @@ pub fn have_common_description(one: OfThread, other: OfThread) -> Result<bool, E
     are_equal(FILE, one, other)
 }
 
-/// kcmp(2) of two threads; for [`FILE`] also with the numbers of the descriptors.
-fn are_equal(kind: libc::c_int, one: OfThread, other: OfThread) -> Result<bool, Errno> {
+/// kcmp(2) of two threads: whether they have the same of a kind (`KCMP_*`). For [`FILE`] also with the numbers of the descriptors.
+pub(crate) fn are_equal(kind: libc::c_int, one: OfThread, other: OfThread) -> Result<bool, Errno> {
     // SAFETY: integers only.
     let order = unsafe { libc::syscall(libc::SYS_kcmp, one.0, other.0, kind, one.1, other.1) };
     Errno::result(order).map(|order| order == 0)

@@ -1,10 +1,20 @@
-//! Which files an address range of a process maps (/proc/PID/maps).
+//! Which files an address range of a process maps (/proc/PID/maps), and which threads have the same addresses.
 #![allow(unsafe_code, reason = "ioctl(2) with PROCMAP_QUERY")]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
+
+use crate::descriptor_tables::are_equal;
+
+/// `KCMP_VM` of kcmp(2).
+const VM: libc::c_int = 1;
+
+/// Whether two threads have one address space. EPERM without the right to trace them, ENOSYS for a kernel without kcmp(2), ESRCH.
+pub fn share_memory(one: i32, other: i32) -> Result<bool, Errno> {
+    are_equal(VM, (one, 0), (other, 0))
+}
 
 /// A mapping of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -207,7 +207,6 @@ impl Verdict {
             Rule::Trace | Rule::Transaction => Self::always(RET_TRACE),
             Rule::TraceIf(all) => Self::all(all, RET_TRACE),
             Rule::Refuse(errno) => Self::always(RET_ERRNO | *errno as u32),
-            Rule::RefuseIf(condition, errno) => Self::when(condition, RET_ERRNO | *errno as u32),
         }
     }
 

@@ -4,7 +4,10 @@
 //! from a request on a stopped tracee means that it was killed: its end is reported by a later wait.
 #![allow(unsafe_code, reason = "ptrace(2) and waitpid(2)")]
 
+mod requests;
+
 use nix::errno::Errno;
+pub use requests::Block;
 
 use crate::arch::Registers;
 

@@ -1,0 +1,110 @@
+//! Requests of ptrace(2) that read or change a stopped tracee, with the data in the form in which programs pass them.
+
+use nix::errno::Errno;
+
+use super::Stopped;
+
+/// A request that transfers a block of data that always has the same size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    request: libc::c_uint,
+    /// The block's size in bytes.
+    pub size: usize,
+    /// Whether the request changes the tracee.
+    pub is_change: bool,
+}
+
+impl Block {
+    /// The request with this number, if it is one.
+    pub fn of(request: libc::c_uint) -> Option<Self> {
+        let (size, is_change) = match request {
+            libc::PTRACE_GETREGS => (size_of::<libc::user_regs_struct>(), false),
+            libc::PTRACE_SETREGS => (size_of::<libc::user_regs_struct>(), true),
+            libc::PTRACE_GETFPREGS => (size_of::<libc::user_fpregs_struct>(), false),
+            libc::PTRACE_SETFPREGS => (size_of::<libc::user_fpregs_struct>(), true),
+            libc::PTRACE_GETSIGMASK => (size_of::<u64>(), false),
+            libc::PTRACE_SETSIGMASK => (size_of::<u64>(), true),
+            _ => return None,
+        };
+        Some(Self {
+            request,
+            size,
+            is_change,
+        })
+    }
+
+    /// The size, where programs pass it as the address of the request.
+    pub fn size_in_address(&self) -> Option<usize> {
+        let has = matches!(
+            self.request,
+            libc::PTRACE_GETSIGMASK | libc::PTRACE_SETSIGMASK
+        );
+        has.then_some(self.size)
+    }
+}
+
+impl Stopped {
+    /// Performs the request with `data`. EINVAL: not of the block's size.
+    pub fn transfer(&self, block: Block, data: &mut [u8]) -> Result<(), Errno> {
+        if data.len() != block.size {
+            return Err(Errno::EINVAL);
+        }
+        let at = data.as_mut_ptr();
+        let size = block.size_in_address().unwrap_or_default();
+        // SAFETY: `data` is live and as large as what the kernel reads or writes.
+        let r = unsafe { libc::ptrace(block.request, self.tid, size, at) };
+        Errno::result(r).map(drop)
+    }
+
+    /// Fills `data` with the register set `kind` (`NT_PRSTATUS` and others of `elf.h`), as far as it is as large; returns the size. EINVAL: there is no such
+    /// set, or the size is no multiple of the set's unit.
+    pub fn register_set(&self, kind: u64, data: &mut [u8]) -> Result<usize, Errno> {
+        self.transfer_set(libc::PTRACE_GETREGSET, kind, data)
+    }
+
+    /// Changes the register set `kind` to what is in `data`, as far as the set is as large; returns the size.
+    pub fn set_register_set(&self, kind: u64, data: &mut [u8]) -> Result<usize, Errno> {
+        self.transfer_set(libc::PTRACE_SETREGSET, kind, data)
+    }
+
+    fn transfer_set(
+        &self,
+        request: libc::c_uint,
+        kind: u64,
+        data: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let mut vector = libc::iovec {
+            iov_base: data.as_mut_ptr().cast(),
+            iov_len: data.len(),
+        };
+        // SAFETY: the vector is live and describes `data`, of which the kernel reads or writes no more.
+        let r = unsafe { libc::ptrace(request, self.tid, kind, &raw mut vector) };
+        Errno::result(r).map(|_| vector.iov_len)
+    }
+
+    /// The word at `addr` of the memory, or of the user area (`PTRACE_PEEKUSER`).
+    pub fn peek(&self, is_user_area: bool, addr: u64) -> Result<u64, Errno> {
+        let request = match is_user_area {
+            true => libc::PTRACE_PEEKUSER,
+            false => libc::PTRACE_PEEKDATA,
+        };
+        let mut word = 0u64;
+        // SAFETY: the system call writes one word, which is live. The C library's function would return it.
+        let r = unsafe {
+            let word = &raw mut word;
+            libc::syscall(libc::SYS_ptrace, request, self.tid, addr, word)
+        };
+        Errno::result(r).map(|_| word)
+    }
+
+    /// Changes the word at `addr` of the memory, or of the user area (`PTRACE_POKEUSER`).
+    pub fn poke(&self, is_user_area: bool, addr: u64, word: u64) -> Result<(), Errno> {
+        let request = match is_user_area {
+            true => libc::PTRACE_POKEUSER,
+            false => libc::PTRACE_POKEDATA,
+        };
+        // SAFETY: both arguments are passed by value.
+        let r = unsafe { libc::ptrace(request, self.tid, addr, word) };
+        Errno::result(r).map(drop)
+    }
+}

@@ -1,0 +1,467 @@
+//! ptrace(2) of programs in a run. A thread has at most one tracer, and the monitor is that of all. So the supervisor performs for programs
+//! what needs a stopped thread and no control of its further steps: PTRACE_ATTACH, the requests that read or change registers and memory,
+//! and PTRACE_DETACH (`docs/decisions/0147-programs-attach-to-threads.md`).
+//!
+//! The caller of PTRACE_ATTACH stays at the stop of its call until the other thread has stopped. So wait4(2) has the result at once.
+//!
+//! An attached thread is held at a stop before the supervisor has looked at that. The stop is handled when the thread is released.
+
+use std::collections::HashMap;
+use std::fs;
+
+use goanna_sys::arch::Registers;
+use goanna_sys::mappings::share_memory;
+use goanna_sys::procfs::{self, TaskStatus};
+use goanna_sys::ptrace::{self, Block, Status, Stopped};
+use goanna_sys::signals::send_for_call;
+use goanna_sys::{pidfd, tracee};
+use goanna_syscalls::Treatment;
+
+use goanna_vfs::{Errno, FsError, Result, caps};
+
+use super::Supervisor;
+use super::calls::{Next, skip};
+use crate::call::{Answer, Call, Work};
+
+/// The status of wait4(2) after PTRACE_ATTACH: stopped by SIGSTOP.
+const STOPPED: i32 = (libc::SIGSTOP << 8) | 0x7f;
+
+/// The largest signal.
+const SIGNALS: u64 = 64;
+
+/// The largest register set that is passed on: an XSAVE area with AMX has 11 KiB.
+const REGISTER_SET_MAX: usize = 64 << 10;
+
+/// The attached threads.
+#[derive(Default)]
+pub struct Attachments {
+    by_tid: HashMap<i32, Attached>,
+}
+
+struct Attached {
+    /// The thread that has attached.
+    by: i32,
+    state: State,
+}
+
+enum State {
+    /// It has been interrupted. The thread that attaches waits at the stop of its call.
+    Stopping { caller: Stopped },
+    /// It is at a stop of this kind.
+    Stopped {
+        stopped: Stopped,
+        status: Status,
+        is_reported: bool,
+        /// Its registers, where those of the call that it waits in are shown instead.
+        parked: Option<Box<Registers>>,
+    },
+    /// It has ended.
+    Ended(Status),
+}
+
+impl Attachments {
+    fn has_tracer(&self, tid: i32) -> bool {
+        let attached = self.by_tid.get(&tid);
+        attached.is_some_and(|attached| !matches!(attached.state, State::Ended(_)))
+    }
+
+    fn is_stopping(&self, tid: i32) -> bool {
+        let attached = self.by_tid.get(&tid);
+        attached.is_some_and(|attached| matches!(attached.state, State::Stopping { .. }))
+    }
+
+    /// The stop of thread `tid`, to which `by` has attached. ESRCH as the kernel's ptrace(2).
+    fn stopped(&self, tid: i32, by: i32) -> Result<&Stopped, Errno> {
+        match self.by_tid.get(&tid) {
+            Some(Attached {
+                by: tracer,
+                state: State::Stopped { stopped, .. },
+            }) if *tracer == by => Ok(stopped),
+            _ => Err(Errno::ESRCH),
+        }
+    }
+
+    /// The threads to which `by` has attached.
+    fn of(&self, by: i32) -> Vec<i32> {
+        let all = self.by_tid.iter();
+        all.filter(|(_, attached)| attached.by == by)
+            .map(|(tid, _)| *tid)
+            .collect()
+    }
+}
+
+impl Supervisor {
+    /// ptrace(2). EPERM for PTRACE_TRACEME and PTRACE_SEIZE, EIO for requests that continue an attached thread without detaching.
+    pub(super) fn ptrace(
+        &mut self,
+        call: &Call<'_>,
+        stopped: &Stopped,
+        regs: Registers,
+    ) -> Result<Next> {
+        let request = call.uint(0);
+        let tid = call.int(1);
+        match request {
+            libc::PTRACE_TRACEME => return Err(self.trace_by_parent(call).into()),
+            libc::PTRACE_SEIZE => return Err(Errno::EPERM.into()),
+            libc::PTRACE_ATTACH => return self.attach(call, tid),
+            libc::PTRACE_DETACH => self.detach(call, tid)?,
+            _ => self.perform(call, request, tid)?,
+        }
+        self.observe_end(stopped.tid(), 0, Treatment::Monitor);
+        skip(stopped, regs, 0)?;
+        Ok(Next::Skipped)
+    }
+
+    /// PTRACE_TRACEME, which is refused. The child of a process that has attached to a thread is killed: gdb finds out by a child what the kernel
+    /// can do, ignores this error, and would wait for ever for the stop.
+    fn trace_by_parent(&self, call: &Call<'_>) -> Errno {
+        let tid = call.task.tid;
+        let parent = procfs::status(tid).map_or(0, |status| status.ppid);
+        let threads = procfs::threads(parent).unwrap_or_default();
+        let has_attached = |by: &i32| !self.attachments.of(*by).is_empty();
+        if threads.iter().any(has_attached) {
+            send_for_call(tid, libc::SIGKILL);
+        }
+        Errno::EPERM
+    }
+
+    fn attach(&self, call: &Call<'_>, tid: i32) -> Result<Next> {
+        may_attach(call, tid)?;
+        // It is not of this run, or has a tracer.
+        if !self.known.contains(&tid) || self.attachments.has_tracer(tid) {
+            return Err(Errno::EPERM.into());
+        }
+        ptrace::interrupt(tid)?;
+        Ok(Next::Attach(tid))
+    }
+
+    /// Keeps the caller of PTRACE_ATTACH at the stop of its call until thread `tid` has stopped.
+    pub(super) fn attaching(&mut self, caller: Stopped, tid: i32) {
+        let by = caller.tid();
+        let state = State::Stopping { caller };
+        self.attachments.by_tid.insert(tid, Attached { by, state });
+    }
+
+    /// Any stop of a thread. Holds it if another thread waits for that.
+    pub(super) fn attached_stop(
+        &mut self,
+        stopped: Stopped,
+        status: Status,
+    ) -> Result<Option<Stopped>, Errno> {
+        let tid = stopped.tid();
+        if !self.attachments.is_stopping(tid) {
+            return Ok(Some(stopped));
+        }
+        let is_interrupt = matches!(status, Status::EventStop | Status::GroupStop(_));
+        if !is_interrupt || self.injector.is_calling(tid) || !self.known.contains(&tid) {
+            // This stop may have replaced the one that PTRACE_INTERRUPT asked for.
+            stopped.interrupt()?;
+            return Ok(Some(stopped));
+        }
+        let mut regs = stopped.regs()?;
+        let waits = self.parking.saved(tid);
+        if let Some(saved) = &waits {
+            stopped.set_regs(saved)?;
+        } else if self.monitor.in_process.leave(tid, 0, &mut regs).is_some() {
+            stopped.set_regs(&regs)?;
+        }
+        let state = State::Stopped {
+            stopped,
+            status,
+            is_reported: false,
+            parked: waits.map(|_| Box::new(regs)),
+        };
+        self.change_state(tid, state, 0);
+        Ok(None)
+    }
+
+    /// Changes the state of an attached thread. If another one waits for that in PTRACE_ATTACH, that call returns `result`.
+    fn change_state(&mut self, tid: i32, state: State, result: i64) {
+        let Some(attached) = self.attachments.by_tid.get_mut(&tid) else {
+            return;
+        };
+        let former = std::mem::replace(&mut attached.state, state);
+        if let State::Stopping { caller } = former {
+            self.observe_end(caller.tid(), result, Treatment::Monitor);
+            // It may have been killed.
+            let regs = caller.regs();
+            let _ = regs.and_then(|regs| skip(&caller, regs, result));
+            let _ = caller.cont(0);
+        }
+    }
+
+    fn detach(&mut self, call: &Call<'_>, tid: i32) -> Result<(), Errno> {
+        self.attachments.stopped(tid, call.task.tid)?;
+        let signal = call.arg(3);
+        if signal > SIGNALS {
+            return Err(Errno::EIO);
+        }
+        if signal > 0 {
+            send_for_call(tid, signal as i32);
+        }
+        self.release(tid);
+        Ok(())
+    }
+
+    /// Continues an attached thread as if it had just stopped.
+    fn release(&mut self, tid: i32) {
+        let attached = self.attachments.by_tid.remove(&tid);
+        if let Some(State::Stopped {
+            stopped,
+            status,
+            parked,
+            ..
+        }) = attached.map(|attached| attached.state)
+        {
+            if let Some(parked) = parked {
+                // It may have been killed.
+                let _ = stopped.set_regs(&parked);
+            }
+            let outcome = self.catch_at_stop(tid, status, |this| this.stop(stopped, status));
+            debug_assert!(
+                matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
+                "{tid}: {outcome:?}"
+            );
+        }
+    }
+
+    /// Thread `former` has executed a program, and has the number `tid` from now on. The threads that are gone are not attached any more.
+    pub(super) fn attached_executed(&mut self, tid: i32, former: i32) {
+        if tid == former {
+            return;
+        }
+        for gone in [tid, former] {
+            self.change_state(
+                gone,
+                State::Ended(Status::Exited(0)),
+                -(Errno::ESRCH as i64),
+            );
+            self.attachments.by_tid.remove(&gone);
+        }
+        for attached in self.attachments.by_tid.values_mut() {
+            if attached.by == former {
+                attached.by = tid;
+            }
+        }
+    }
+
+    /// A thread has ended: those that it was attached to continue.
+    pub(super) fn attached_ended(&mut self, tid: i32, status: Status) {
+        let is_stopping = self.attachments.is_stopping(tid);
+        self.change_state(tid, State::Ended(status), -(Errno::ESRCH as i64));
+        if is_stopping {
+            self.attachments.by_tid.remove(&tid);
+        }
+        for attached in self.attachments.of(tid) {
+            self.release(attached);
+        }
+    }
+
+    /// A request about an attached thread.
+    fn perform(&self, call: &Call<'_>, request: u32, tid: i32) -> Result<(), Errno> {
+        let by = call.task.tid;
+        let stopped = self.attachments.stopped(tid, by)?;
+        let (addr, data) = (call.arg(2), call.arg(3));
+        if let Some(block) = Block::of(request) {
+            let size = block.size_in_address().map(|size| size as u64);
+            if size.is_some_and(|size| size != addr) {
+                return Err(Errno::EINVAL);
+            }
+            let mut content = vec![0; block.size];
+            if block.is_change {
+                tracee::read_exact(by, data, &mut content)?;
+            }
+            stopped.transfer(block, &mut content)?;
+            return match block.is_change {
+                true => Ok(()),
+                false => tracee::write_all(by, data, &content),
+            };
+        }
+        match request {
+            libc::PTRACE_PEEKTEXT | libc::PTRACE_PEEKDATA | libc::PTRACE_PEEKUSER => {
+                let word = stopped.peek(request == libc::PTRACE_PEEKUSER, addr)?;
+                tracee::write_all(by, data, &word.to_ne_bytes())
+            }
+            libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA | libc::PTRACE_POKEUSER => {
+                stopped.poke(request == libc::PTRACE_POKEUSER, addr, data)
+            }
+            libc::PTRACE_GETREGSET => transfer_set(by, data, |content| {
+                let size = stopped.register_set(addr, content)?;
+                Ok((size, true))
+            }),
+            libc::PTRACE_SETREGSET => transfer_set(by, data, |content| {
+                let size = stopped.set_register_set(addr, content)?;
+                Ok((size, false))
+            }),
+            libc::PTRACE_GETSIGINFO => tracee::write_all(by, data, &stop_signal()),
+            // They would apply to what the thread does before it is detached.
+            libc::PTRACE_SETOPTIONS if data & !OPTIONS == 0 => Ok(()),
+            libc::PTRACE_SETOPTIONS => Err(Errno::EINVAL),
+            libc::PTRACE_GETEVENTMSG => tracee::write_all(by, data, &[0; size_of::<u64>()]),
+            libc::PTRACE_KILL => {
+                send_for_call(tid, libc::SIGKILL);
+                Ok(())
+            }
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    /// wait4(2) with __WALL: the kernel has no reports of threads that are attached here.
+    pub(super) fn wait_for_attached(
+        &mut self,
+        call: &Call<'_>,
+        stopped: &Stopped,
+        regs: Registers,
+    ) -> Result<Next> {
+        let by = call.task.tid;
+        let wanted = call.int(0);
+        let is_reportable = |tid: &i32| match self.attachments.by_tid.get(tid) {
+            Some(Attached { state, .. }) => match state {
+                State::Stopping { .. } => false,
+                State::Stopped { is_reported, .. } => !is_reported,
+                State::Ended(_) => true,
+            },
+            None => false,
+        };
+        let own = self.attachments.of(by);
+        let mut candidates = own.iter().filter(|tid| wanted == -1 || wanted == **tid);
+        let Some(tid) = candidates.find(|tid| is_reportable(tid)).copied() else {
+            let waits = own.contains(&wanted) && call.int(2) & libc::WNOHANG == 0;
+            return match waits {
+                true => {
+                    let again = after_end(wanted)?;
+                    self.without_notification(stopped, regs, Ok(again))
+                }
+                false => Ok(Next::Run),
+            };
+        };
+        let raw = match self
+            .attachments
+            .by_tid
+            .get_mut(&tid)
+            .map(|it| &mut it.state)
+        {
+            Some(State::Stopped { is_reported, .. }) => {
+                *is_reported = true;
+                STOPPED
+            }
+            Some(State::Ended(status)) => {
+                let raw = raw_end(*status);
+                self.attachments.by_tid.remove(&tid);
+                raw
+            }
+            _ => return Ok(Next::Run),
+        };
+        let (status, usage) = (call.arg(1), call.arg(3));
+        if status != 0 {
+            tracee::write_all(by, status, &raw.to_ne_bytes())?;
+        }
+        if usage != 0 {
+            tracee::write_all(by, usage, &[0; size_of::<libc::rusage>()])?;
+        }
+        let result = i64::from(tid);
+        self.observe_end(by, result, Treatment::Monitor);
+        skip(stopped, regs, result)?;
+        Ok(Next::Skipped)
+    }
+}
+
+/// The answer to a call that is to be made again when thread `tid` has ended.
+fn after_end(tid: i32) -> Result<Answer, Errno> {
+    let mut end = Some(pidfd::open(tid)?);
+    let attempt = move || Ok(end.take().map_or(Answer::Restart, Answer::Readable));
+    Ok(Answer::Block(Work::new(attempt)))
+}
+
+/// `PTRACE_O_MASK`
+const OPTIONS: u64 = 0xff | (1 << 20) | (1 << 21);
+
+/// The `siginfo_t` of the SIGSTOP that PTRACE_ATTACH sends in the name of the kernel.
+fn stop_signal() -> [u8; size_of::<libc::siginfo_t>()] {
+    let mut info = [0; size_of::<libc::siginfo_t>()];
+    info[..4].copy_from_slice(&libc::SIGSTOP.to_ne_bytes());
+    info[8..12].copy_from_slice(&libc::SI_KERNEL.to_ne_bytes());
+    info
+}
+
+/// The status of a thread that has ended, as wait4(2) has it.
+fn raw_end(status: Status) -> i32 {
+    match status {
+        Status::Exited(code) => code << 8,
+        Status::Signaled { signal, core } => signal | if core { 0x80 } else { 0 },
+        _ => 0,
+    }
+}
+
+/// Transfers a register set between the buffer that the `iovec` of `by` at `vector` describes and `perform`, which returns its size, and whether it
+/// has filled the buffer.
+fn transfer_set(
+    by: i32,
+    vector: u64,
+    perform: impl FnOnce(&mut [u8]) -> Result<(usize, bool), Errno>,
+) -> Result<(), Errno> {
+    let mut raw = [0; 16];
+    tracee::read_exact(by, vector, &mut raw)?;
+    let [base, length] = [&raw[..8], &raw[8..]].map(|word| {
+        let word: [u8; 8] = word.try_into().unwrap_or_default();
+        u64::from_ne_bytes(word)
+    });
+    let length = usize::try_from(length).map_or(REGISTER_SET_MAX, |it| it.min(REGISTER_SET_MAX));
+    let mut content = vec![0; length];
+    // Of a buffer for reading, what the program cannot read is not needed.
+    let _ = tracee::read(by, base, &mut content);
+    let (size, is_filled) = perform(&mut content)?;
+    if is_filled {
+        tracee::write_all(by, base, content.get(..size).unwrap_or_default())?;
+    }
+    tracee::write_all(by, vector + 8, &(size as u64).to_ne_bytes())
+}
+
+/// Whether the caller may attach to thread `tid`, by the rules of ptrace(2). ESRCH, EPERM. Also EPERM for the caller's own children, since the kernel would wait for
+/// these where the caller asks for the stop without __WALL, and in a PID namespace of the caller's own.
+fn may_attach(call: &Call<'_>, tid: i32) -> Result<()> {
+    let denied = || FsError::Errno(Errno::EPERM);
+    let (own, other) = (procfs::status(call.task.tid)?, procfs::status(tid)?);
+    let is_own = [other.tgid, other.ppid].contains(&own.tgid);
+    if is_own || procfs::has_ended(tid) || own.own_pid != own.tgid {
+        return Err(denied());
+    }
+    if call.caller()?.capable(caps::SYS_PTRACE) {
+        return Ok(());
+    }
+    let is_same = |own: [u32; 4], other: [u32; 4]| other[..3].iter().all(|id| *id == own[0]);
+    let is_dumpable = fs::metadata(format!("/proc/{tid}/mem")).is_ok_and(|memory| {
+        use std::os::unix::fs::MetadataExt;
+        memory.uid() == other.uid[1]
+    });
+    let may = is_same(own.uid, other.uid)
+        && is_same(own.gid, other.gid)
+        && is_dumpable
+        && other.cap_prm & !own.cap_prm == 0
+        && yama_permits(call.task.tid, &own, tid);
+    if may { Ok(()) } else { Err(denied()) }
+}
+
+/// Whether Yama, if the kernel has it, lets a thread without capability attach to `tid`: with scope 1 to its descendants. A process that shares its memory needs no
+/// protection from it.
+fn yama_permits(own_tid: i32, own: &TaskStatus, tid: i32) -> bool {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
+    match scope.as_deref().map(str::trim) {
+        Err(_) | Ok("0") => true,
+        Ok("1") => share_memory(own_tid, tid) == Ok(true) || is_descendant(tid, own.tgid),
+        Ok(_) => false,
+    }
+}
+
+fn is_descendant(mut tid: i32, of: i32) -> bool {
+    while let Ok(status) = procfs::status(tid) {
+        if status.ppid == of {
+            return true;
+        }
+        if status.ppid <= 1 {
+            return false;
+        }
+        tid = status.ppid;
+    }
+    false
+}
