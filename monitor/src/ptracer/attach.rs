@@ -26,6 +26,9 @@ use crate::call::{Answer, Call, Work};
 /// The status of wait4(2) after PTRACE_ATTACH: stopped by SIGSTOP.
 const STOPPED: i32 = (libc::SIGSTOP << 8) | 0x7f;
 
+/// The result of PTRACE_ATTACH for a thread that has ended meanwhile.
+const GONE: i64 = -(Errno::ESRCH as i64);
+
 /// The largest signal.
 const SIGNALS: u64 = 64;
 
@@ -171,23 +174,23 @@ impl Supervisor {
             is_reported: false,
             parked: waits.map(|_| Box::new(regs)),
         };
-        self.change_state(tid, state, 0);
+        if let Some(attached) = self.attachments.by_tid.get_mut(&tid) {
+            let former = std::mem::replace(&mut attached.state, state);
+            self.end_attaching(former, 0);
+        }
         Ok(None)
     }
 
-    /// Changes the state of an attached thread. If another one waits for that in PTRACE_ATTACH, that call returns `result`.
-    fn change_state(&mut self, tid: i32, state: State, result: i64) {
-        let Some(attached) = self.attachments.by_tid.get_mut(&tid) else {
+    /// If another thread waits in PTRACE_ATTACH for the attached one to leave this state, that call returns `result`.
+    fn end_attaching(&mut self, former: State, result: i64) {
+        let State::Stopping { caller } = former else {
             return;
         };
-        let former = std::mem::replace(&mut attached.state, state);
-        if let State::Stopping { caller } = former {
-            self.observe_end(caller.tid(), result, Treatment::Monitor);
-            // It may have been killed.
-            let regs = caller.regs();
-            let _ = regs.and_then(|regs| skip(&caller, regs, result));
-            let _ = caller.cont(0);
-        }
+        self.observe_end(caller.tid(), result, Treatment::Monitor);
+        // It may have been killed.
+        let regs = caller.regs();
+        let _ = regs.and_then(|regs| skip(&caller, regs, result));
+        let _ = caller.cont(0);
     }
 
     fn detach(&mut self, call: &Call<'_>, tid: i32) -> Result<(), Errno> {
@@ -231,12 +234,9 @@ impl Supervisor {
             return;
         }
         for gone in [tid, former] {
-            self.change_state(
-                gone,
-                State::Ended(Status::Exited(0)),
-                -(Errno::ESRCH as i64),
-            );
-            self.attachments.by_tid.remove(&gone);
+            if let Some(attached) = self.attachments.by_tid.remove(&gone) {
+                self.end_attaching(attached.state, GONE);
+            }
         }
         for attached in self.attachments.by_tid.values_mut() {
             if attached.by == former {
@@ -247,10 +247,12 @@ impl Supervisor {
 
     /// A thread has ended: those that it was attached to continue.
     pub(super) fn attached_ended(&mut self, tid: i32, status: Status) {
-        let is_stopping = self.attachments.is_stopping(tid);
-        self.change_state(tid, State::Ended(status), -(Errno::ESRCH as i64));
-        if is_stopping {
-            self.attachments.by_tid.remove(&tid);
+        if let Some(Attached { by, state }) = self.attachments.by_tid.remove(&tid) {
+            if !matches!(state, State::Stopping { .. }) {
+                let state = State::Ended(status);
+                self.attachments.by_tid.insert(tid, Attached { by, state });
+            }
+            self.end_attaching(state, GONE);
         }
         for attached in self.attachments.of(tid) {
             self.release(attached);
