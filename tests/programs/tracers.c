@@ -24,7 +24,7 @@ static long trace(long request, pid_t pid, void *address, void *data)
 	return syscall(SYS_ptrace, request, pid, address, data);
 }
 
-/* Runs `body` in a grandchild, whose number is in `shared`. Returns its parent. */
+/* Runs `body` in a grandchild, and stores its process ID in `shared`. Returns its parent. */
 static pid_t start(void (*body)(void))
 {
 	memset(shared, 0, offsetof(struct shared, pipe));

@@ -336,13 +336,10 @@ impl Area {
 
     /// The calls that `tid` has answered in the process since it was last asked. The program can write any number there.
     pub fn count(&mut self, tid: i32) -> u64 {
-        let mut word = [0; 8];
         let counter = self.counter().filter(|_| self.placed.is_written);
-        let read = counter.map(|counter| tracee::read_exact(tid, counter, &mut word));
-        if read != Some(Ok(())) {
+        let Some(Ok(now)) = counter.map(|counter| tracee::read_word(tid, counter)) else {
             return 0;
-        }
-        let now = u64::from_le_bytes(word);
+        };
         now.saturating_sub(std::mem::replace(&mut self.counted, now))
     }
 

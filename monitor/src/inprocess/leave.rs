@@ -64,8 +64,8 @@ fn leave_map(
         let fd = i32::try_from(opened.cast_signed()).ok();
         let fd = fd.filter(|fd| *fd >= 0 && !is_refused);
         // The stub makes the same comparison.
-        let kept = |at: u64| word(tid, regs.rsp.wrapping_add(at));
-        let by = kept(frame::OPENED_BY).and_then(|by| word(tid, by));
+        let kept = |at: u64| tracee::read_word(tid, regs.rsp.wrapping_add(at));
+        let by = kept(frame::OPENED_BY).and_then(|by| tracee::read_word(tid, by));
         let is_confirmed = offset < open.unshared && by.is_ok() && by == kept(frame::OPENED_BY + 8);
         return Some(leave_shared(
             tid,
@@ -91,7 +91,7 @@ fn leave_map(
     let write = stub::write_layout();
     let is_at_call = offset == write.made;
     let is_made = (write.made..write.end).contains(&offset) && !(is_refused && is_at_call);
-    let kept = |at: u64| word(tid, regs.rsp.wrapping_add(at));
+    let kept = |at: u64| tracee::read_word(tid, regs.rsp.wrapping_add(at));
     let result = if is_made && offset >= write.kept {
         kept(frame::RESULT).ok()?
     } else {
@@ -127,7 +127,7 @@ fn leave_shared(
     (fd, is_confirmed): (Option<i32>, bool),
     regs: &mut Registers,
 ) -> StubPosition {
-    let object = word(tid, regs.rsp.wrapping_add(frame::OPENED));
+    let object = tracee::read_word(tid, regs.rsp.wrapping_add(frame::OPENED));
     let is_object = |fd: &i32| {
         let identity = procfs::fd_identity(tid, *fd);
         identity.is_ok_and(|(_, ino)| object == Ok(ino))
@@ -162,7 +162,7 @@ fn leave_list(
     let is_moved = !(is_refused && offset == list.moved) && regs.rax.cast_signed() >= 0;
     let is_alone = offset != list.moved || regs.rax == regs.r10;
     if is_moved && is_alone && offset < list.end {
-        let listed = word(tid, regs.rsp.wrapping_add(frame::LISTED)).ok()?;
+        let listed = tracee::read_word(tid, regs.rsp.wrapping_add(frame::LISTED)).ok()?;
         frame.put_back(regs, true);
         regs.rip = frame.ret;
         regs.rax = listed;
@@ -219,12 +219,6 @@ fn leave_open(
     }
 }
 
-fn word(tid: i32, address: u64) -> Result<u64, Errno> {
-    let mut bytes = [0; 8];
-    tracee::read_exact(tid, address, &mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
-}
-
 /// What the frame keeps.
 struct Frame {
     nr: u32,
@@ -239,7 +233,7 @@ struct Frame {
 
 impl Frame {
     fn read(tid: i32, regs: &Registers) -> Result<Self, Errno> {
-        let word = |at: u64| word(tid, regs.rsp.wrapping_add(at));
+        let word = |at: u64| tracee::read_word(tid, regs.rsp.wrapping_add(at));
         Ok(Self {
             nr: word(frame::NR)? as u32,
             kind: word(frame::KIND)? as u32,
@@ -322,7 +316,7 @@ fn leave(
         offset == layout.final_call && regs.orig_rax != NO_CALL && is_restart(result);
     let is_at_final = offset == layout.final_call;
     let has_met_link = site.kind & kind::OPEN != 0
-        && word(tid, regs.rsp.wrapping_add(frame::RESOLVE))? != NO_SYMLINKS;
+        && tracee::read_word(tid, regs.rsp.wrapping_add(frame::RESOLVE))? != NO_SYMLINKS;
     let is_made = offset >= layout.done
         || offset >= layout.final_call
             && !(is_refused && is_at_final)
@@ -363,7 +357,7 @@ fn leave_site(
     let inside = offset % size;
     if inside >= saved {
         // The rest of the frame may be where the stack's memory ends.
-        regs.r9 = word(tid, regs.rsp.wrapping_add(frame::REGISTERS))?;
+        regs.r9 = tracee::read_word(tid, regs.rsp.wrapping_add(frame::REGISTERS))?;
     }
     if inside >= framed {
         regs.rsp = regs.rsp.wrapping_add(stub::FRAME);
@@ -384,8 +378,8 @@ fn move_word(tid: i32, site: &Site, regs: &mut Registers) -> Result<(), Errno> {
     };
     let at = base.wrapping_add_signed(distance.into());
     match moves {
-        Moves::ToRax | Moves::OfFrameToRax => regs.rax = word(tid, at)?,
-        Moves::ToR9 => regs.r9 = word(tid, at)?,
+        Moves::ToRax | Moves::OfFrameToRax => regs.rax = tracee::read_word(tid, at)?,
+        Moves::ToR9 => regs.r9 = tracee::read_word(tid, at)?,
         Moves::FromR11 => tracee::write_all(tid, at, &regs.r11.to_le_bytes())?,
     }
     Ok(())

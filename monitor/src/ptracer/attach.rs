@@ -16,7 +16,6 @@ use goanna_sys::ptrace::{self, Block, Status, Stopped};
 use goanna_sys::signals::send_for_call;
 use goanna_sys::{pidfd, tracee};
 use goanna_syscalls::Treatment;
-
 use goanna_vfs::{Errno, FsError, Result, caps};
 
 use super::Supervisor;
@@ -73,7 +72,7 @@ impl Attachments {
         attached.is_some_and(|attached| matches!(attached.state, State::Stopping { .. }))
     }
 
-    /// The stop of thread `tid`, to which `by` has attached. ESRCH as the kernel's ptrace(2).
+    /// The stop of thread `tid`. ESRCH if thread `by` has not attached to it.
     fn stopped(&self, tid: i32, by: i32) -> Result<&Stopped, Errno> {
         match self.by_tid.get(&tid) {
             Some(Attached {
@@ -84,7 +83,29 @@ impl Attachments {
         }
     }
 
-    /// The threads to which `by` has attached.
+    /// A state that wait4(2) has not reported yet, of thread `wanted` or, if that is -1, of any thread that `by` has attached to: the thread, and its status.
+    fn report(&mut self, by: i32, wanted: i32) -> Option<(i32, i32)> {
+        let is_wanted = |tid: i32| wanted == -1 || wanted == tid;
+        let own = self
+            .by_tid
+            .iter_mut()
+            .filter(|(_, attached)| attached.by == by);
+        let mut wanted = own.filter(|(tid, _)| is_wanted(**tid));
+        let (tid, raw) = wanted.find_map(|(tid, attached)| match &mut attached.state {
+            State::Stopped { is_reported, .. } => {
+                let is_new = !std::mem::replace(is_reported, true);
+                is_new.then_some((*tid, STOPPED))
+            }
+            State::Ended(status) => Some((*tid, status.raw())),
+            State::Stopping { .. } => None,
+        })?;
+        if !self.has_tracer(tid) {
+            self.by_tid.remove(&tid);
+        }
+        Some((tid, raw))
+    }
+
+    /// The threads that thread `by` has attached to.
     fn of(&self, by: i32) -> Vec<i32> {
         let all = self.by_tid.iter();
         all.filter(|(_, attached)| attached.by == by)
@@ -110,9 +131,7 @@ impl Supervisor {
             libc::PTRACE_DETACH => self.detach(call, tid)?,
             _ => self.perform(call, request, tid)?,
         }
-        self.observe_end(stopped.tid(), 0, Treatment::Monitor);
-        skip(stopped, regs, 0)?;
-        Ok(Next::Skipped)
+        self.without_notification(stopped, regs, Ok(Answer::DONE))
     }
 
     /// PTRACE_TRACEME, which is refused. The child of a process that has attached to a thread is killed: gdb finds out by a child what the kernel
@@ -269,37 +288,33 @@ impl Supervisor {
             if size.is_some_and(|size| size != addr) {
                 return Err(Errno::EINVAL);
             }
-            let mut content = vec![0; block.size];
-            if block.is_change {
-                tracee::read_exact(by, data, &mut content)?;
-            }
+            let mut content = match block.is_change {
+                true => call.read(data, block.size)?,
+                false => vec![0; block.size],
+            };
             stopped.transfer(block, &mut content)?;
             return match block.is_change {
                 true => Ok(()),
-                false => tracee::write_all(by, data, &content),
+                false => call.put(data, &content),
             };
         }
         match request {
             libc::PTRACE_PEEKTEXT | libc::PTRACE_PEEKDATA | libc::PTRACE_PEEKUSER => {
                 let word = stopped.peek(request == libc::PTRACE_PEEKUSER, addr)?;
-                tracee::write_all(by, data, &word.to_ne_bytes())
+                call.put(data, &word.to_ne_bytes())
             }
             libc::PTRACE_POKETEXT | libc::PTRACE_POKEDATA | libc::PTRACE_POKEUSER => {
                 stopped.poke(request == libc::PTRACE_POKEUSER, addr, data)
             }
-            libc::PTRACE_GETREGSET => transfer_set(by, data, |content| {
-                let size = stopped.register_set(addr, content)?;
-                Ok((size, true))
-            }),
-            libc::PTRACE_SETREGSET => transfer_set(by, data, |content| {
-                let size = stopped.set_register_set(addr, content)?;
-                Ok((size, false))
-            }),
-            libc::PTRACE_GETSIGINFO => tracee::write_all(by, data, &stop_signal()),
+            libc::PTRACE_GETREGSET | libc::PTRACE_SETREGSET => {
+                let is_change = request == libc::PTRACE_SETREGSET;
+                transfer_set(call, stopped, (addr, is_change))
+            }
+            libc::PTRACE_GETSIGINFO => call.put(data, &stop_signal()),
             // They would apply to what the thread does before it is detached.
             libc::PTRACE_SETOPTIONS if data & !OPTIONS == 0 => Ok(()),
             libc::PTRACE_SETOPTIONS => Err(Errno::EINVAL),
-            libc::PTRACE_GETEVENTMSG => tracee::write_all(by, data, &[0; size_of::<u64>()]),
+            libc::PTRACE_GETEVENTMSG => call.put(data, &[0; size_of::<u64>()]),
             libc::PTRACE_KILL => {
                 send_for_call(tid, libc::SIGKILL);
                 Ok(())
@@ -317,58 +332,25 @@ impl Supervisor {
     ) -> Result<Next> {
         let by = call.task.tid;
         let wanted = call.int(0);
-        let is_reportable = |tid: &i32| match self.attachments.by_tid.get(tid) {
-            Some(Attached { state, .. }) => match state {
-                State::Stopping { .. } => false,
-                State::Stopped { is_reported, .. } => !is_reported,
-                State::Ended(_) => true,
-            },
-            None => false,
-        };
-        let own = self.attachments.of(by);
-        let mut candidates = own.iter().filter(|tid| wanted == -1 || wanted == **tid);
-        let Some(tid) = candidates.find(|tid| is_reportable(tid)).copied() else {
-            let waits = own.contains(&wanted) && call.int(2) & libc::WNOHANG == 0;
-            return match waits {
-                true => {
-                    let again = after_end(wanted)?;
-                    self.without_notification(stopped, regs, Ok(again))
-                }
-                false => Ok(Next::Run),
-            };
-        };
-        let raw = match self
-            .attachments
-            .by_tid
-            .get_mut(&tid)
-            .map(|it| &mut it.state)
-        {
-            Some(State::Stopped { is_reported, .. }) => {
-                *is_reported = true;
-                STOPPED
+        let Some((tid, raw)) = self.attachments.report(by, wanted) else {
+            let is_attached = self.attachments.of(by).contains(&wanted);
+            if !is_attached || call.int(2) & libc::WNOHANG != 0 {
+                return Ok(Next::Run);
             }
-            Some(State::Ended(status)) => {
-                let raw = raw_end(*status);
-                self.attachments.by_tid.remove(&tid);
-                raw
-            }
-            _ => return Ok(Next::Run),
+            return self.without_notification(stopped, regs, Ok(after_end(wanted)?));
         };
         let (status, usage) = (call.arg(1), call.arg(3));
         if status != 0 {
-            tracee::write_all(by, status, &raw.to_ne_bytes())?;
+            call.put(status, &raw.to_ne_bytes())?;
         }
         if usage != 0 {
-            tracee::write_all(by, usage, &[0; size_of::<libc::rusage>()])?;
+            call.put(usage, &[0; size_of::<libc::rusage>()])?;
         }
-        let result = i64::from(tid);
-        self.observe_end(by, result, Treatment::Monitor);
-        skip(stopped, regs, result)?;
-        Ok(Next::Skipped)
+        self.without_notification(stopped, regs, Ok(Answer::Value(tid.into())))
     }
 }
 
-/// The answer to a call that is to be made again when thread `tid` has ended.
+/// The answer that restarts a call when thread `tid` has ended.
 fn after_end(tid: i32) -> Result<Answer, Errno> {
     let mut end = Some(pidfd::open(tid)?);
     let attempt = move || Ok(end.take().map_or(Answer::Restart, Answer::Readable));
@@ -386,37 +368,24 @@ fn stop_signal() -> [u8; size_of::<libc::siginfo_t>()] {
     info
 }
 
-/// The status of a thread that has ended, as wait4(2) has it.
-fn raw_end(status: Status) -> i32 {
-    match status {
-        Status::Exited(code) => code << 8,
-        Status::Signaled { signal, core } => signal | if core { 0x80 } else { 0 },
-        _ => 0,
-    }
-}
-
-/// Transfers a register set between the buffer that the `iovec` of `by` at `vector` describes and `perform`, which returns its size, and whether it
-/// has filled the buffer.
+/// Transfers a register set, whose kind this is, between the stopped thread and the buffer that the caller's `iovec` describes.
 fn transfer_set(
-    by: i32,
-    vector: u64,
-    perform: impl FnOnce(&mut [u8]) -> Result<(usize, bool), Errno>,
+    call: &Call<'_>,
+    stopped: &Stopped,
+    (kind, is_change): (u64, bool),
 ) -> Result<(), Errno> {
-    let mut raw = [0; 16];
-    tracee::read_exact(by, vector, &mut raw)?;
-    let [base, length] = [&raw[..8], &raw[8..]].map(|word| {
-        let word: [u8; 8] = word.try_into().unwrap_or_default();
-        u64::from_ne_bytes(word)
-    });
+    let vector = call.arg(3);
+    let at_length = vector.wrapping_add(8);
+    let (base, length) = (call.read_u64(vector)?, call.read_u64(at_length)?);
     let length = usize::try_from(length).map_or(REGISTER_SET_MAX, |it| it.min(REGISTER_SET_MAX));
     let mut content = vec![0; length];
     // Of a buffer for reading, what the program cannot read is not needed.
-    let _ = tracee::read(by, base, &mut content);
-    let (size, is_filled) = perform(&mut content)?;
-    if is_filled {
-        tracee::write_all(by, base, content.get(..size).unwrap_or_default())?;
+    let _ = tracee::read(call.task.tid, base, &mut content);
+    let size = stopped.transfer_set(kind, is_change, &mut content)?;
+    if !is_change {
+        call.put(base, content.get(..size).unwrap_or_default())?;
     }
-    tracee::write_all(by, vector + 8, &(size as u64).to_ne_bytes())
+    call.put(at_length, &(size as u64).to_ne_bytes())
 }
 
 /// Whether the caller may attach to thread `tid`, by the rules of ptrace(2). ESRCH, EPERM. Also EPERM for the caller's own children, since the kernel would wait for

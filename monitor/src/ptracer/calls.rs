@@ -45,7 +45,7 @@ pub(super) enum Next {
     Join(Request),
     /// It is restarted when the tracee has sent us this descriptor.
     Fetch(i32),
-    /// Not yet: this thread, to which the tracee attaches, must stop first.
+    /// Not yet: the tracee attaches to this thread, which must stop first.
     Attach(i32),
 }
 

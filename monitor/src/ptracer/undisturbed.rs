@@ -333,11 +333,7 @@ fn timeout(tid: i32, nr: u32, args: [u64; 6]) -> Option<Duration> {
 
 /// The `struct timespec` at `address`.
 fn timespec(tid: i32, address: u64) -> Option<Duration> {
-    let word = |at: u64| {
-        let mut bytes = [0; 8];
-        tracee::read_exact(tid, at, &mut bytes).ok()?;
-        Some(u64::from_ne_bytes(bytes))
-    };
+    let word = |at: u64| tracee::read_word(tid, at).ok();
     if address == 0 {
         return None;
     }

@@ -46,11 +46,15 @@ impl AnyOf {
 
 /// An open with `O_PATH` in the flags, which are argument `arg`.
 pub const fn o_path(arg: u8) -> [Condition; 1] {
+    flag(arg, libc::O_PATH)
+}
+/// A call with the flag in argument `arg`.
+const fn flag(arg: u8, flag: i32) -> [Condition; 1] {
     [Condition {
         arg,
         high: false,
-        mask: libc::O_PATH as u32,
-        value: libc::O_PATH as u32,
+        mask: flag as u32,
+        value: flag as u32,
         holds: true,
     }]
 }
@@ -107,21 +111,9 @@ pub const fn any_signal(arg: u8) -> Condition {
     }
 }
 /// clone(2) with CLONE_UNTRACED.
-pub const CLONE_UNTRACED: [Condition; 1] = [Condition {
-    arg: 0,
-    high: false,
-    mask: libc::CLONE_UNTRACED as u32,
-    value: libc::CLONE_UNTRACED as u32,
-    holds: true,
-}];
+pub const CLONE_UNTRACED: [Condition; 1] = flag(0, libc::CLONE_UNTRACED);
 /// wait4(2) with __WALL, as programs wait for threads that they have attached to.
-pub const WAIT_FOR_ALL: [Condition; 1] = [Condition {
-    arg: 2,
-    high: false,
-    mask: libc::__WALL as u32,
-    value: libc::__WALL as u32,
-    holds: true,
-}];
+pub const WAIT_FOR_ALL: [Condition; 1] = flag(2, libc::__WALL);
 /// socket(2) or socketpair(2) of Unix sockets.
 pub const UNIX_SOCKETS: [Condition; 1] = [Condition {
     arg: 0,

@@ -55,6 +55,13 @@ pub fn read_exact(tid: i32, addr: u64, buf: &mut [u8]) -> Result<(), Errno> {
     }
 }
 
+/// The word at `addr`, or `EFAULT`.
+pub fn read_word(tid: i32, addr: u64) -> Result<u64, Errno> {
+    let mut word = [0; size_of::<u64>()];
+    read_exact(tid, addr, &mut word)?;
+    Ok(u64::from_ne_bytes(word))
+}
+
 /// Reads the string at `addr`, without its NUL. `max` counts the NUL, as PATH_MAX does: `ENAMETOOLONG` when the
 /// first `max` bytes have none. `EFAULT` when memory ends first.
 pub fn read_cstr(tid: i32, addr: u64, max: usize) -> Result<Vec<u8>, Errno> {

@@ -36,9 +36,8 @@ impl Supervisor {
     /// Handles a call of clone3(2) with the `clone_args` at this address, before the kernel performs it. EPERM: CLONE_UNTRACED. ENOSYS: the monitor may not read the
     /// memory; libraries then fall back to clone(2), which has its flags in a register.
     pub(in crate::ptracer) fn clone3(&mut self, tid: i32, arguments: u64) -> Result<Next> {
-        let mut flags = [0; 8];
-        let flags = match tracee::read_exact(tid, arguments, &mut flags) {
-            Ok(()) => u64::from_ne_bytes(flags),
+        let flags = match tracee::read_word(tid, arguments) {
+            Ok(flags) => flags,
             // The call fails.
             Err(Errno::EFAULT) => 0,
             Err(_) => return Err(Errno::ENOSYS.into()),

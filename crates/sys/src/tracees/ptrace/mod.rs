@@ -212,23 +212,6 @@ impl Stopped {
         })
     }
 
-    /// Its signal mask: bit n-1 for signal n. In sigsuspend(2), ppoll(2) and the like, the mask that comes back at their end.
-    pub fn signal_mask(&self) -> Result<u64, Errno> {
-        let mut mask = 0u64;
-        let (request, size) = (libc::PTRACE_GETSIGMASK, size_of_val(&mask));
-        // SAFETY: `mask` is live and as large as the kernel's signal set.
-        let r = unsafe { libc::ptrace(request, self.tid, size, &raw mut mask) };
-        Errno::result(r).map(|_| mask)
-    }
-
-    /// Replaces its signal mask. SIGKILL and SIGSTOP cannot be blocked.
-    pub fn set_signal_mask(&self, mask: u64) -> Result<(), Errno> {
-        let (request, size) = (libc::PTRACE_SETSIGMASK, size_of_val(&mask));
-        // SAFETY: `mask` is live and as large as the kernel's signal set.
-        let r = unsafe { libc::ptrace(request, self.tid, size, &raw const mask) };
-        Errno::result(r).map(drop)
-    }
-
     /// Changes the options that it was seized with.
     pub fn set_options(&self, options: Options) -> Result<(), Errno> {
         request(libc::PTRACE_SETOPTIONS, self.tid, options.bits())

@@ -14,16 +14,19 @@ pub struct Block {
     pub is_change: bool,
 }
 
+const GET_SIGNAL_MASK: Block = Block::signal_mask(libc::PTRACE_GETSIGMASK, false);
+const SET_SIGNAL_MASK: Block = Block::signal_mask(libc::PTRACE_SETSIGMASK, true);
+
 impl Block {
     /// The request with this number, if it is one.
     pub fn of(request: libc::c_uint) -> Option<Self> {
         let (size, is_change) = match request {
+            libc::PTRACE_GETSIGMASK => return Some(GET_SIGNAL_MASK),
+            libc::PTRACE_SETSIGMASK => return Some(SET_SIGNAL_MASK),
             libc::PTRACE_GETREGS => (size_of::<libc::user_regs_struct>(), false),
             libc::PTRACE_SETREGS => (size_of::<libc::user_regs_struct>(), true),
             libc::PTRACE_GETFPREGS => (size_of::<libc::user_fpregs_struct>(), false),
             libc::PTRACE_SETFPREGS => (size_of::<libc::user_fpregs_struct>(), true),
-            libc::PTRACE_GETSIGMASK => (size_of::<u64>(), false),
-            libc::PTRACE_SETSIGMASK => (size_of::<u64>(), true),
             _ => return None,
         };
         Some(Self {
@@ -31,6 +34,14 @@ impl Block {
             size,
             is_change,
         })
+    }
+
+    const fn signal_mask(request: libc::c_uint, is_change: bool) -> Self {
+        Self {
+            request,
+            size: size_of::<u64>(),
+            is_change,
+        }
     }
 
     /// The size, where programs pass it as the address of the request.
@@ -56,23 +67,30 @@ impl Stopped {
         Errno::result(r).map(drop)
     }
 
-    /// Fills `data` with the register set `kind` (`NT_PRSTATUS` and others of `elf.h`), as far as it is as large; returns the size. EINVAL: there is no such
-    /// set, or the size is no multiple of the set's unit.
-    pub fn register_set(&self, kind: u64, data: &mut [u8]) -> Result<usize, Errno> {
-        self.transfer_set(libc::PTRACE_GETREGSET, kind, data)
+    /// Its signal mask: bit n-1 for signal n. In sigsuspend(2), ppoll(2) and the like, the mask that comes back at their end.
+    pub fn signal_mask(&self) -> Result<u64, Errno> {
+        let mut mask = [0; size_of::<u64>()];
+        self.transfer(GET_SIGNAL_MASK, &mut mask)?;
+        Ok(u64::from_ne_bytes(mask))
     }
 
-    /// Changes the register set `kind` to what is in `data`, as far as the set is as large; returns the size.
-    pub fn set_register_set(&self, kind: u64, data: &mut [u8]) -> Result<usize, Errno> {
-        self.transfer_set(libc::PTRACE_SETREGSET, kind, data)
+    /// Replaces its signal mask. SIGKILL and SIGSTOP cannot be blocked.
+    pub fn set_signal_mask(&self, mask: u64) -> Result<(), Errno> {
+        self.transfer(SET_SIGNAL_MASK, &mut mask.to_ne_bytes())
     }
 
-    fn transfer_set(
+    /// Fills `data` with the register set `kind` (`NT_PRSTATUS` and others of `elf.h`), or with `is_change` changes the set to what is in `data`, as far as
+    /// the other is as large; returns the size. EINVAL: there is no such set, or the size is no multiple of the set's unit.
+    pub fn transfer_set(
         &self,
-        request: libc::c_uint,
         kind: u64,
+        is_change: bool,
         data: &mut [u8],
     ) -> Result<usize, Errno> {
+        let request = match is_change {
+            true => libc::PTRACE_SETREGSET,
+            false => libc::PTRACE_GETREGSET,
+        };
         let mut vector = libc::iovec {
             iov_base: data.as_mut_ptr().cast(),
             iov_len: data.len(),
