@@ -352,7 +352,11 @@ impl Supervisor {
 
 /// The answer that restarts a call when thread `tid` has ended.
 fn after_end(tid: i32) -> Result<Answer, Errno> {
-    let mut end = Some(pidfd::open(tid)?);
+    let mut end = match pidfd::open(tid) {
+        // It is reaped, and the supervisor handles the report of its end next.
+        Err(Errno::ESRCH) => return Ok(Answer::Restart),
+        opened => Some(opened?),
+    };
     let attempt = move || Ok(end.take().map_or(Answer::Restart, Answer::Readable));
     Ok(Answer::Block(Work::new(attempt)))
 }
