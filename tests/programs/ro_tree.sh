@@ -7,7 +7,7 @@ ln -s a link; ln -s d dlink; ln -s missing dangling; ln -s loop loop; ln -s .. d
 ln -s . dotlink; ln -s private/f privlink; ln -s ../a sticky/link
 ln -s a l1; for i in $(seq 2 41); do ln -s l$((i-1)) l$i; done; ln -s l39 forty; ln -s l40 fortyone
 mkfifo fifo nofifo sticky/fifo; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("sock")'
-mknod null c 1 3; mknod nodevice b 7 200; mknod nullzero c 0 0 || true
+mknod null c 1 3; mknod nodevice b 240 200; mknod nullzero c 0 0 || true
 cp /usr/bin/echo bin/tool; printf '#!/bin/sh\necho script "$0" "$@"; exit 5\n' > bin/script; cp bin/script bin/noexec; cp /usr/bin/echo bin/onlyx
 printf '\177ELFnonsense' > bin/bad; : > bin/nothing; printf '#!/no/such\n' > bin/lost; ln -s tool bin/link; printf '#!bin/tool within\n' > bin/within
 printf '#! /usr/bin/env sh\necho env "$0" "$@"\n' > bin/env; printf '#!/bin/%0300d\n' 0 > bin/long
