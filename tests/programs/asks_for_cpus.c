@@ -1,8 +1,9 @@
-// Asks again and again on how many CPUs it may run, after many short calls. Arguments: the file that gets the answers.
+// Asks again and again on how many CPUs it may run, after many short calls and signals. Arguments: the file that gets the answers.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +21,17 @@ static void asks(const char *who)
 	dprintf(out, "%s %d\n", who, CPU_COUNT(&cpus));
 }
 
+static void caught(int number)
+{
+	(void)number;
+}
+
 static void calls(void)
 {
-	for (int i = 0; i < 300; i++)
+	for (int i = 0; i < 150; i++) {
 		access("/nowhere", F_OK);
+		raise(SIGUSR1);
+	}
 }
 
 static void *thread(void *executes)
@@ -43,6 +51,7 @@ int main(int argc, char **argv)
 {
 	pthread_t other;
 	words = argv;
+	signal(SIGUSR1, caught);
 	out = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0600);
 	asks("program");
 	for (int i = 0; i < 5; i++) {

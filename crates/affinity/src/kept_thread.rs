@@ -12,15 +12,15 @@ use crate::OURSELVES;
 #[derive(Debug)]
 pub struct KeptThread {
     tracee: Pid,
-    /// The CPUs that each may run on otherwise.
-    theirs: CpuSet,
+    /// The CPUs that each may run on otherwise; `None` for a tracee that may run on one CPU only.
+    theirs: Option<CpuSet>,
     ours: CpuSet,
     here: CpuSet,
 }
 
 impl KeptThread {
-    /// Keeps thread `tid` on the CPU of the calling thread. `None` where it may run on one CPU only, must not run on this one, or
-    /// its CPUs must not be changed.
+    /// Keeps thread `tid` on the CPU of the calling thread. `None` where both may run on one CPU only, the tracee must not run on this one, or its CPUs must not be
+    /// changed.
     pub fn enter(tid: i32) -> Option<Self> {
         let tracee = Pid::from_raw(tid);
         let theirs = sched_getaffinity(tracee).ok()?;
@@ -28,10 +28,13 @@ impl KeptThread {
         let cpu = sched_getcpu().ok()?;
         let mut here = CpuSet::new();
         here.set(cpu).ok()?;
-        if theirs == here || theirs.is_set(cpu) != Ok(true) {
+        if theirs.is_set(cpu) != Ok(true) || (theirs == here && ours == here) {
             return None;
         }
-        sched_setaffinity(tracee, &here).ok()?;
+        let theirs = (theirs != here).then_some(theirs);
+        if theirs.is_some() {
+            sched_setaffinity(tracee, &here).ok()?;
+        }
         let entered = Self {
             tracee,
             theirs,
@@ -47,8 +50,10 @@ impl Drop for KeptThread {
     /// Fails for a tracee that has been killed.
     fn drop(&mut self) {
         // Otherwise another process has chosen its CPUs since.
-        if sched_getaffinity(self.tracee) == Ok(self.here) {
-            let _ = sched_setaffinity(self.tracee, &self.theirs);
+        if let Some(theirs) = &self.theirs
+            && sched_getaffinity(self.tracee) == Ok(self.here)
+        {
+            let _ = sched_setaffinity(self.tracee, theirs);
         }
         let _ = sched_setaffinity(OURSELVES, &self.ours);
     }
@@ -112,15 +117,18 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_with_one_cpu_is_left_alone() {
+    fn a_thread_with_one_cpu_stays_there() {
         beside_a_waiting_thread(|tid| {
+            let ours = cpus(0);
             let all = 0..CpuSet::count();
-            for cpu in all.filter(|&cpu| cpus(0).is_set(cpu) == Ok(true)) {
+            for cpu in all.filter(|&cpu| ours.is_set(cpu) == Ok(true)) {
                 let mut one = CpuSet::new();
                 one.set(cpu).unwrap();
                 sched_setaffinity(Pid::from_raw(tid), &one).unwrap();
-                assert!(KeptThread::enter(tid).is_none());
-                assert_eq!(cpus(tid), one);
+                let kept = KeptThread::enter(tid);
+                assert_eq!(kept.is_some(), cpus(0) != ours);
+                drop(kept);
+                assert_eq!((cpus(tid), cpus(0)), (one, ours));
             }
         });
     }

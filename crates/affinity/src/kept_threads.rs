@@ -1,7 +1,8 @@
 //! Threads that stop often are kept on the CPU of the thread that follows them.
 //!
 //! A stop wakes the follower, and the follower's answer wakes the thread. So a thread that stops again and again after a short time is kept on the
-//! follower's CPU. A second thread, the watch, gives a thread that runs for longer its own CPUs back: it may compute beside others.
+//! follower's CPU. A second thread, the watch, gives a thread that runs for longer its own CPUs back: it may compute beside others. Where several threads that
+//! stop often run at the same time, no CPU is idle, and none is kept for a while.
 //!
 //! A program must not see this. A child has its parent's own CPUs from its first instruction on, and all threads have theirs while one of them asks
 //! for CPUs or sets some ([`KeptThreads::asks`]).
@@ -12,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
+use goanna_sys::procfs::{self, Activity};
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 use parking_lot::{Condvar, Mutex};
@@ -28,7 +30,7 @@ const OFTEN_OF_CHILD: u8 = 8;
 const LONG_NS: u64 = 4_000_000;
 /// How often the watch looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How long the follower stays on one CPU; after that time the scheduler may choose a better one.
+/// How long the follower stays on one CPU, or on none; after that time another choice may be better.
 const SERVES_NS: u64 = 100_000_000;
 
 /// How a thread runs between its stops.
@@ -82,6 +84,8 @@ pub struct KeptThreads {
     own: Option<CpuSet>,
     /// The CPU on which the follower is kept, and since when.
     cpu: Option<(usize, u64)>,
+    /// No thread is kept until then.
+    free_until_ns: u64,
     paces: HashMap<i32, Pace>,
     /// Threads in calls that ask for CPUs or set some.
     asking: HashSet<i32>,
@@ -106,6 +110,7 @@ impl KeptThreads {
         Self {
             own: None,
             cpu: None,
+            free_until_ns: 0,
             paces: HashMap::new(),
             asking: HashSet::new(),
             shared: Arc::default(),
@@ -158,7 +163,13 @@ impl KeptThreads {
             }
             pace.own = None;
         }
-        if pace.short < OFTEN || pace.is_left_alone || !self.asking.is_empty() {
+        let is_fit = pace.short >= OFTEN && !pace.is_left_alone;
+        if !is_fit || now < self.free_until_ns || !self.asking.is_empty() {
+            return;
+        }
+        if self.has_running() {
+            self.release_all();
+            self.free_until_ns = now + SERVES_NS;
             return;
         }
         let own = self.keep(tid, now);
@@ -166,6 +177,24 @@ impl KeptThreads {
             pace.own = own;
             pace.is_left_alone = own.is_none();
         }
+    }
+
+    /// Whether a kept thread is running, or at a stop that has not been handled: it does not wait for the thread that has stopped.
+    fn has_running(&self) -> bool {
+        if self.cpu.is_none() {
+            return false;
+        }
+        let shared = self.shared.0.lock();
+        let mut continued = shared
+            .kept
+            .iter()
+            .filter(|(_, kept)| kept.runs_since_ns.is_some());
+        continued.any(|(&tid, _)| {
+            matches!(
+                procfs::activity(tid),
+                Ok(Activity::Running | Activity::Stopped)
+            )
+        })
     }
 
     /// Moves a stopped thread to the follower's CPU, and returns the thread's own CPUs; `None` if it must not move.
@@ -334,6 +363,9 @@ mod tests {
         fn new() -> (Self, i32) {
             let child = Command::new("sleep").arg("1000").spawn().unwrap();
             let tid = child.id().cast_signed();
+            while procfs::activity(tid) != Ok(Activity::Sleeping) {
+                std::thread::yield_now();
+            }
             (Self(child), tid)
         }
     }
@@ -394,6 +426,33 @@ mod tests {
         kept.continues(tid);
         assert!(kept.paces[&tid].own.is_none());
         assert_eq!((number(tid), number(0)), (all, all));
+    }
+
+    #[test]
+    fn none_is_kept_where_two_that_stop_often_run() {
+        let all = number(0);
+        if all < 2 {
+            return;
+        }
+        let ((_idle, sleeping), (_other, other)) = (Idle::new(), Idle::new());
+        let mut busy = Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let running = busy.id().cast_signed();
+        let mut kept = following(sleeping);
+        kept.continues(running);
+        run(&mut kept, running, OFTEN, SHORT_NS - 1);
+        assert_eq!((number(sleeping), number(running), number(0)), (1, 1, 1));
+        kept.continues(other);
+        run(&mut kept, other, OFTEN, SHORT_NS - 1);
+        let all_are_free = |of: &[i32]| of.iter().all(|&tid| number(tid) == all);
+        assert!(all_are_free(&[sleeping, running, other, 0]));
+        let then = kept.free_until_ns;
+        run(&mut kept, other, OFTEN, SHORT_NS - 1);
+        assert!(monotonic_ns() > then || all_are_free(&[running, other, 0]));
+        busy.kill().unwrap();
+        busy.wait().unwrap();
     }
 
     #[test]

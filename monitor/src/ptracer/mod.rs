@@ -95,7 +95,6 @@ pub struct Supervisor {
     attachments: Attachments,
     clones: Clones,
     observed: Observed,
-    /// Threads are kept only where calls come as stops ([`crate::table::Rule::Affinity`]).
     kept_threads: KeptThreads,
 }
 
@@ -114,10 +113,7 @@ impl Supervisor {
     pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
             shadow_files: monitor.mounts.current().any_caches_content(),
-            kept_threads: match notified && monitor.observers.is_empty() {
-                true => KeptThreads::never(),
-                false => KeptThreads::new(),
-            },
+            kept_threads: KeptThreads::new(),
             waits: Waits::new(Arc::clone(&monitor.sleeps)),
             monitor,
             notified,

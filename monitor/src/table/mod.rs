@@ -29,8 +29,8 @@ pub const DEVICE_REQUEST: AnyOf = AnyOf {
 pub enum Rule {
     /// Allowed: it runs in the kernel without the monitor.
     Allow,
-    /// Allowed; where calls come as stops, stopped before, because threads are then kept on the supervisor's CPU, and all must have
-    /// their own CPUs while one asks for them or sets some ([`goanna_affinity::KeptThreads`]).
+    /// Allowed, and stopped before: threads that stop often are kept on the supervisor's CPU, and all must have their own CPUs while one asks for them or
+    /// sets some ([`goanna_affinity::KeptThreads`]).
     Affinity,
     /// Comes to the monitor, which answers it or passes it on.
     Notify(Handler),

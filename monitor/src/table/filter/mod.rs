@@ -95,13 +95,6 @@ pub struct Purpose {
     pub interest: SysnoSet,
 }
 
-impl Purpose {
-    /// Whether calls come to the monitor as stops, so that a thread may stop often.
-    fn has_stops(&self) -> bool {
-        self.delivery == Delivery::Stop || !self.interest.is_empty()
-    }
-}
-
 /// The verdict on a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Verdict {
@@ -177,8 +170,8 @@ impl Verdict {
             Delivery::Stop => RET_TRACE,
         };
         match rule {
-            Rule::Affinity if purpose.has_stops() => Self::always(RET_TRACE | OBSERVED),
-            Rule::Allow | Rule::Close | Rule::Read(_) | Rule::Affinity => Self::always(RET_ALLOW),
+            Rule::Affinity => Self::always(RET_TRACE | OBSERVED),
+            Rule::Allow | Rule::Close | Rule::Read(_) => Self::always(RET_ALLOW),
             Rule::TraceSockets | Rule::TraceDatagrams(_) => match purpose.inherited {
                 Some(filter) => Self::of_socket_filter(rule, filter),
                 None => Self::always(RET_ALLOW),
