@@ -356,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that does nothing; killed at the end.
+    /// A process that does nothing of use; killed at the end.
     struct Idle(Child);
 
     impl Idle {
@@ -435,24 +435,27 @@ mod tests {
             return;
         }
         let ((_idle, sleeping), (_other, other)) = (Idle::new(), Idle::new());
-        let mut busy = Command::new("sh")
-            .args(["-c", "while :; do :; done"])
-            .spawn()
-            .unwrap();
-        let running = busy.id().cast_signed();
+        let mut busy = Command::new("sh");
+        let busy = Idle(busy.args(["-c", "while :; do :; done"]).spawn().unwrap());
+        let running = busy.0.id().cast_signed();
         let mut kept = following(sleeping);
-        kept.continues(running);
-        run(&mut kept, running, OFTEN, SHORT_NS - 1);
-        assert_eq!((number(sleeping), number(running), number(0)), (1, 1, 1));
+        let (own, one) = (cpus(running).unwrap(), cpus(0).unwrap());
+        give(running, &one);
+        // So the watch never releases it.
+        let runs_since_ns = Some(u64::MAX);
+        let entry = Kept {
+            own,
+            one,
+            runs_since_ns,
+        };
+        kept.shared.0.lock().kept.insert(running, entry);
         kept.continues(other);
         run(&mut kept, other, OFTEN, SHORT_NS - 1);
-        let all_are_free = |of: &[i32]| of.iter().all(|&tid| number(tid) == all);
-        assert!(all_are_free(&[sleeping, running, other, 0]));
-        let then = kept.free_until_ns;
+        let are_free = |of: &[i32]| of.iter().all(|&tid| number(tid) == all);
+        assert!(are_free(&[sleeping, running, other, 0]));
+        let until = kept.free_until_ns;
         run(&mut kept, other, OFTEN, SHORT_NS - 1);
-        assert!(monotonic_ns() > then || all_are_free(&[running, other, 0]));
-        busy.kill().unwrap();
-        busy.wait().unwrap();
+        assert!(monotonic_ns() > until || are_free(&[other, 0]));
     }
 
     #[test]
