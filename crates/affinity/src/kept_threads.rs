@@ -1,8 +1,7 @@
 //! Threads that stop often are kept on the CPU of the thread that follows them.
 //!
 //! A stop wakes the follower, and the follower's answer wakes the thread. So a thread that stops again and again after a short time is kept on the
-//! follower's CPU. A second thread, the watch, gives a thread that runs for longer its own CPUs back: it may compute beside others. Where several threads that
-//! stop often run at the same time, no CPU is idle, and none is kept for a while.
+//! follower's CPU. A second thread, the watch, gives a thread that runs for longer its own CPUs back: it may compute beside others.
 //!
 //! A program must not see this. A child has its parent's own CPUs from its first instruction on, and all threads have theirs while one of them asks
 //! for CPUs or sets some ([`KeptThreads::asks`]).
@@ -14,8 +13,9 @@ use std::time::Duration;
 
 use goanna_sys::clock::monotonic_ns;
 use goanna_sys::procfs::{self, Activity};
+use goanna_sys::sched::is_real_time;
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, gettid};
 use parking_lot::{Condvar, Mutex};
 
 use crate::{FOLLOWERS, count, cpus, give};
@@ -42,7 +42,7 @@ struct Pace {
     short: u8,
     /// Its own CPUs, if it was kept when it was continued last.
     own: Option<CpuSet>,
-    /// The thread cannot be kept: it has one CPU only, or other CPUs than the follower.
+    /// The thread cannot be kept: it has one CPU only, or other CPUs than the follower, or is a real-time thread.
     is_left_alone: bool,
 }
 
@@ -59,6 +59,8 @@ struct Kept {
 #[derive(Debug, Default)]
 struct Shared {
     kept: HashMap<i32, Kept>,
+    /// The follower, while it is kept on one CPU, and its own CPUs.
+    follower: Option<(i32, CpuSet)>,
     has_ended: bool,
 }
 
@@ -84,6 +86,8 @@ pub struct KeptThreads {
     own: Option<CpuSet>,
     /// The CPU on which the follower is kept, and since when.
     cpu: Option<(usize, u64)>,
+    /// No thread is kept while another one runs.
+    is_for_one: bool,
     /// No thread is kept until then.
     free_until_ns: u64,
     paces: HashMap<i32, Pace>,
@@ -105,11 +109,19 @@ impl KeptThreads {
         none
     }
 
+    /// As [`KeptThreads::new`], but keeps none for a while where several threads that stop often run at the same time: then no CPU is idle.
+    pub fn for_one() -> Self {
+        let mut one = Self::new();
+        one.is_for_one = true;
+        one
+    }
+
     /// Never keeps a thread.
     pub fn never() -> Self {
         Self {
             own: None,
             cpu: None,
+            is_for_one: false,
             free_until_ns: 0,
             paces: HashMap::new(),
             asking: HashSet::new(),
@@ -167,7 +179,7 @@ impl KeptThreads {
         if !is_fit || now < self.free_until_ns || !self.asking.is_empty() {
             return;
         }
-        if self.has_running() {
+        if self.another_runs() {
             self.release_all();
             self.free_until_ns = now + SERVES_NS;
             return;
@@ -179,9 +191,9 @@ impl KeptThreads {
         }
     }
 
-    /// Whether a kept thread is running, or at a stop that has not been handled: it does not wait for the thread that has stopped.
-    fn has_running(&self) -> bool {
-        if self.cpu.is_none() {
+    /// Whether a kept thread is running, or at a stop that has not been handled, and no other one is to be kept then.
+    fn another_runs(&self) -> bool {
+        if !self.is_for_one || self.cpu.is_none() {
             return false;
         }
         let shared = self.shared.0.lock();
@@ -197,14 +209,14 @@ impl KeptThreads {
         })
     }
 
-    /// Moves a stopped thread to the follower's CPU, and returns the thread's own CPUs; `None` if it must not move.
+    /// Moves a stopped thread to the follower's CPU, and returns the thread's own CPUs; `None` if it must not move. A real-time thread could keep that CPU from the
+    /// follower.
     fn keep(&mut self, tid: i32, now: u64) -> Option<CpuSet> {
         let own = cpus(tid)?;
-        if count(&own) < 2 {
+        if count(&own) < 2 || is_real_time(tid) {
             return None;
         }
         self.start_watch()?;
-        let is_first = self.cpu.is_none();
         let cpu = match self.cpu {
             Some((cpu, _)) => cpu,
             None => sched_getcpu().ok()?,
@@ -215,8 +227,7 @@ impl KeptThreads {
             return None;
         }
         sched_setaffinity(Pid::from_raw(tid), &one).ok()?;
-        if is_first {
-            give(0, &one);
+        if self.cpu.is_none() {
             self.cpu = Some((cpu, now));
         }
         let kept = Kept {
@@ -224,8 +235,13 @@ impl KeptThreads {
             one,
             runs_since_ns: Some(now),
         };
-        self.shared.0.lock().kept.insert(tid, kept);
+        let mut shared = self.shared.0.lock();
+        shared.kept.insert(tid, kept);
+        shared.follower = self.own.map(|own| (gettid().as_raw(), own));
+        drop(shared);
         self.shared.1.notify_one();
+        // Even if it is there: the watch may have given it its own CPUs back.
+        give(0, &one);
         Some(own)
     }
 
@@ -300,6 +316,7 @@ impl KeptThreads {
         if self.cpu.take().is_some()
             && let Some(own) = &self.own
         {
+            self.shared.0.lock().follower = None;
             give(0, own);
         }
     }
@@ -332,7 +349,7 @@ impl Drop for KeptThreads {
     }
 }
 
-/// Gives kept threads that run for long their own CPUs back.
+/// Gives kept threads that run for long their own CPUs back, and the follower when none is left: a real-time thread may have taken the CPU from it.
 fn watch_kept((shared, changed): &(Mutex<Shared>, Condvar)) {
     let mut shared = shared.lock();
     while !shared.has_ended {
@@ -346,6 +363,11 @@ fn watch_kept((shared, changed): &(Mutex<Shared>, Condvar)) {
             let since = kept.runs_since_ns;
             since.is_some_and(|since| now.saturating_sub(since) > LONG_NS)
         });
+        if shared.kept.is_empty()
+            && let Some((follower, own)) = shared.follower.take()
+        {
+            give(follower, &own);
+        }
     }
 }
 
@@ -422,6 +444,7 @@ mod tests {
         assert!(kept.paces[&tid].own.is_some());
         // The process is stopped here, but counts as running for the watch.
         wait_for_all(tid, all);
+        wait_for_all(0, all);
         kept.stopped(tid, monotonic_ns());
         kept.continues(tid);
         assert!(kept.paces[&tid].own.is_none());
@@ -439,6 +462,7 @@ mod tests {
         let busy = Idle(busy.args(["-c", "while :; do :; done"]).spawn().unwrap());
         let running = busy.0.id().cast_signed();
         let mut kept = following(sleeping);
+        kept.is_for_one = true;
         let (own, one) = (cpus(running).unwrap(), cpus(0).unwrap());
         give(running, &one);
         // So the watch never releases it.

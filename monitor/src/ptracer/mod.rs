@@ -113,7 +113,10 @@ impl Supervisor {
     pub fn new(monitor: Arc<Monitor>, notified: bool) -> Self {
         Self {
             shadow_files: monitor.mounts.current().any_caches_content(),
-            kept_threads: KeptThreads::new(),
+            kept_threads: match notified && monitor.observers.is_empty() {
+                true => KeptThreads::for_one(),
+                false => KeptThreads::new(),
+            },
             waits: Waits::new(Arc::clone(&monitor.sleeps)),
             monitor,
             notified,

@@ -1,4 +1,5 @@
-//! Finds out since when another thread sleeps.
+//! Finds out since when another thread sleeps, and whether it runs before others.
+#![allow(unsafe_code, reason = "sched_getscheduler(2)")]
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -40,6 +41,16 @@ pub fn sleep(tid: i32) -> Result<Sleep, Errno> {
 /// The number of sleeps of thread `tid`.
 pub fn sleeps(tid: i32) -> Result<u64, Errno> {
     Schedule::of(&tid.to_string()).map(|schedule| schedule.sleeps)
+}
+
+/// Whether thread `tid` runs before all threads with an ordinary policy (sched(7)). False for a thread that has ended.
+pub fn is_real_time(tid: i32) -> bool {
+    // SAFETY: takes no pointers.
+    let policy = unsafe { libc::sched_getscheduler(tid) };
+    matches!(
+        policy & !libc::SCHED_RESET_ON_FORK,
+        libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE
+    )
 }
 
 /// The scheduler's records of a thread.
@@ -90,9 +101,37 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
+    use goanna_skip::{Facility, skip};
     use nix::unistd::gettid;
 
     use super::*;
+
+    #[test]
+    fn real_time_threads_are_those_of_three_policies() {
+        let policy_of = |option: &str, priority: &str| {
+            let mut command = std::process::Command::new("chrt");
+            command.args([option, priority, "sleep", "1000"]);
+            let mut child = command.spawn().unwrap();
+            let tid = child.id().cast_signed();
+            let began = Instant::now();
+            let is_sleep = || fs::read(format!("/proc/{tid}/comm")).unwrap() == b"sleep\n";
+            while !is_sleep() && began.elapsed() < Duration::from_secs(60) {
+                thread::yield_now();
+            }
+            let is_real_time = is_real_time(tid);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            is_real_time
+        };
+        assert!(!policy_of("--other", "0"));
+        assert!(!policy_of("--idle", "0"));
+        assert!(!is_real_time(i32::MAX));
+        if crate::cred::own_ids().uid != 0 {
+            return skip(Facility::Root, "only root has real-time policies");
+        }
+        assert!(policy_of("--fifo", "1"));
+        assert!(policy_of("--rr", "1"));
+    }
 
     #[test]
     fn a_sleep_began_between_its_call_and_the_look_at_it() {
