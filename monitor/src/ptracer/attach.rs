@@ -372,7 +372,7 @@ fn stop_signal() -> [u8; size_of::<libc::siginfo_t>()] {
     info
 }
 
-/// Transfers a register set, whose kind this is, between the stopped thread and the buffer that the caller's `iovec` describes.
+/// Transfers the register set of this kind between the stopped thread and the buffer that the caller's `iovec` describes.
 fn transfer_set(
     call: &Call<'_>,
     stopped: &Stopped,

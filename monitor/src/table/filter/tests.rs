@@ -154,9 +154,19 @@ fn every_call_of_interest_stops_and_says_what_it_would_have_been_without() {
 
 #[test]
 fn calls_about_cpus_stop() {
+    let stop = Purpose {
+        delivery: Delivery::Stop,
+        ..NOTIFY
+    };
+    let observed = Purpose {
+        interest: SysnoSet::of(|call| call.name == "close"),
+        ..NOTIFY
+    };
     for nr in [libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity] {
-        let verdict = run(&compile(NOTIFY), AUDIT_ARCH, nr as u32, [0; 6]);
-        assert_eq!(verdict, RET_TRACE | OBSERVED);
+        for purpose in [NOTIFY, stop, observed] {
+            let verdict = run(&compile(purpose), AUDIT_ARCH, nr as u32, [0; 6]);
+            assert_eq!(verdict, RET_TRACE | OBSERVED);
+        }
     }
 }
 
