@@ -149,6 +149,7 @@ in_every_place! {
     rules_of_leases => |place| check(&place, "lease_rules", false);
     extents => |place| check(&place, "extents", false);
     children_by_clone3 => |place| check(&place, "clone3", false);
+    ptrace_of_children => |place| check(&place, "debuggers", false);
     ptrace_of_programs => |place| check(&place, "tracers", false);
     directory_notifications => |place| check(&place, "dnotify", false);
     watches => |place| check_watches(&place);

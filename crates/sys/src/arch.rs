@@ -109,6 +109,11 @@ impl Registers {
         self.0.orig_rax = NO_CALL;
     }
 
+    /// Whether the next instruction is that of the call which ends at `end`.
+    pub fn is_before_call(&self, end: u64) -> bool {
+        self.0.rip == end.wrapping_sub(SYSCALL.len() as u64)
+    }
+
     /// With this result.
     pub fn with_result(mut self, result: i64) -> Self {
         self.set_result(result);

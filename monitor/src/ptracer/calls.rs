@@ -177,7 +177,7 @@ impl Supervisor {
             Some(Rejoined::Answered(answer)) => self.without_notification(&stopped, regs, answer),
             Some(Rejoined::Waits(waiting)) => return self.park_at_call(stopped, waiting, regs),
             None => match only_observed {
-                Some(next) => next,
+                Some(next) => self.wait_at_call(&stopped, &regs).unwrap_or(next),
                 None => self.treat(&stopped, &regs),
             },
         };
@@ -302,7 +302,7 @@ impl Supervisor {
             (libc::SYS_chdir, _) => change_directory(&call),
             (NUMBER, _) => self.transaction(&call, stopped, regs),
             (libc::SYS_ptrace, _) => self.ptrace(&call, stopped, *regs),
-            (libc::SYS_wait4, _) => self.wait_for_attached(&call, stopped, *regs),
+            (libc::SYS_wait4, _) => self.wait_for_all(&call, stopped, *regs),
             (libc::SYS_clone, _) => traced_child(stopped, *regs),
             (
                 libc::SYS_socket | libc::SYS_socketpair | libc::SYS_seccomp | libc::SYS_pidfd_getfd,

@@ -7,7 +7,6 @@
 //! The directory has one module for each reason why a thread stops or must stay stopped. This file calls
 //! all of them, and none calls this one but by methods of [`Supervisor`].
 
-mod attach;
 mod calls;
 mod children;
 
@@ -23,6 +22,7 @@ pub mod program;
 pub mod restart;
 pub mod rewrite;
 mod signals;
+mod tracing;
 pub mod undisturbed;
 
 use std::collections::{HashMap, HashSet};
@@ -49,11 +49,11 @@ use crate::ptracer::inject::{Injector, Stop};
 use crate::ptracer::mailbox::Message;
 use crate::ptracer::rewrite::Rewriter;
 use crate::{Monitor, Status};
-use attach::Attachments;
 use children::process_tree::ProcessTree;
 use dying::Dying;
 use observed::Observed;
 use parking::Parking;
+use tracing::Tracees;
 use undisturbed::Waits;
 
 /// Follows the tracees of one run.
@@ -92,7 +92,7 @@ pub struct Supervisor {
     /// Threads that execute a program to which a rule of the profile applies.
     entering: HashMap<i32, Entering>,
     core_files: CoreFiles,
-    attachments: Attachments,
+    tracees: Tracees,
     clones: Clones,
     observed: Observed,
     kept_threads: KeptThreads,
@@ -138,7 +138,7 @@ impl Supervisor {
             watched: HashMap::new(),
             entering: HashMap::new(),
             core_files: CoreFiles::default(),
-            attachments: Attachments::default(),
+            tracees: Tracees::default(),
             clones: Clones::default(),
             observed: Observed::default(),
         }
@@ -229,7 +229,7 @@ impl Supervisor {
             Event::Ended { tid, status } => {
                 this.kept_threads.has_ended(tid);
                 this.observe_death(tid, status);
-                this.attached_ended(tid, status);
+                this.traced_ended(tid, status);
                 this.ended(tid);
                 Ok(())
             }
@@ -243,9 +243,14 @@ impl Supervisor {
     }
 
     fn stop(&mut self, stopped: Stopped, status: ptrace::Status) -> Result<(), Errno> {
-        let Some(stopped) = self.attached_stop(stopped, status)? else {
-            return Ok(());
-        };
+        match self.traced_stop(stopped, status)? {
+            Some(stopped) => self.handle(stopped, status),
+            None => Ok(()),
+        }
+    }
+
+    /// Handles a stop that a program does not see, or has seen.
+    fn handle(&mut self, stopped: Stopped, status: ptrace::Status) -> Result<(), Errno> {
         let tid = stopped.tid();
         if self.known.contains(&tid) {
             self.kept_threads.stopped(tid, monotonic_ns());
@@ -263,7 +268,9 @@ impl Supervisor {
                 self.seen(&stopped);
                 stopped.listen()
             }
-            ptrace::Status::NewChild { child, .. } => self.new_child(stopped, child),
+            ptrace::Status::NewChild { child, .. } => {
+                self.new_child(stopped, child, status.event())
+            }
             ptrace::Status::Exec { former_tid } => self.executed(stopped, former_tid),
             ptrace::Status::EventStop => self.event_stop(stopped),
             ptrace::Status::ExitEvent => self.exiting(stopped),
@@ -299,15 +306,16 @@ impl Supervisor {
                 self.filtered.insert(tid);
             }
         }
-        self.attached_executed(tid, former);
+        self.traced_executed(tid, former);
         self.monitor.programs.executed(tid, former);
         self.monitor.in_process.executed(tid, former);
         self.monitor.participants.rename(former, tid);
         self.monitor.nested.executed(tid, former);
         self.monitor.roots.executed(tid, former);
-        if self.monitor.in_process.counts() {
+        let options = self.options_of(tid);
+        if options != Options::MONITOR {
             // Without the stop before its exit its calls are not counted, and nothing else.
-            let _ = stopped.set_options(Options::MONITOR | Options::TRACEEXIT);
+            let _ = stopped.set_options(options);
         }
         let entered = self.entering.remove(&former);
         self.monitor.profiled.executed(&self.monitor, tid, entered);
@@ -328,7 +336,7 @@ impl Supervisor {
                 .in_process
                 .prepare_loader(&self.monitor, tid, entry);
         }
-        self.resume(stopped)
+        self.resume_after(stopped, libc::PTRACE_EVENT_EXEC, former)
     }
 
     /// Lets the thread exit, after its core files have been moved to where they belong: that may take long, so another

@@ -266,16 +266,23 @@ impl Supervisor {
             return stopped.cont(signal);
         };
         let outcome = self.parked_outcome(tid, &waiting, &saved);
+        // Only a call has an exit, where its tracer waits for it.
+        let needs_exit = signal == 0 && self.tracees.is_in_call(tid);
         let result = match &outcome {
+            _ if needs_exit => Err(ERESTARTNOINTR),
             Ok(Answer::Value(value)) => Ok(*value),
             Err(FsError::Errno(errno)) => Ok(-(*errno as i64)),
             Ok(Answer::Interrupted) => Err(ERESTARTSYS),
             _ => Err(ERESTARTNOINTR),
         };
-        if !is_final(&outcome) && !matches!(outcome, Ok(Answer::Restart) | Err(FsError::Blocked(_)))
+        if (needs_exit || !is_final(&outcome))
+            && !matches!(outcome, Ok(Answer::Restart) | Err(FsError::Blocked(_)))
         {
             // The restarted call will get this answer.
             self.monitor.waiting.put_back(&waiting, outcome);
+        }
+        if !needs_exit {
+            self.tracees.has_left_call(tid);
         }
         match result {
             Ok(value) => {

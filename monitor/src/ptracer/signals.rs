@@ -19,23 +19,23 @@ use crate::ptracer::rewrite::Boundary;
 
 /// Whether a stub has caused the signal, at a check before its call. The program must not get it: the thread makes the call again.
 /// That call reports the error in its arguments, or is dispatched to the program's handler (PR_SET_SYSCALL_USER_DISPATCH).
-fn is_of_stub(stopped: &Stopped, signal: i32) -> Result<bool, Errno> {
+pub(super) fn is_of_stub(stopped: &Stopped, signal: i32) -> Result<bool, Errno> {
     let can_be = matches!(signal, libc::SIGSEGV | libc::SIGBUS | libc::SIGSYS);
     Ok(can_be && !matches!(stopped.signal_origin()?, SignalOrigin::Process(_)))
 }
 
 impl Supervisor {
-    /// Delivers a signal, unless it is the SIGSTOP of a commit. If the signal has interrupted a call before the monitor received
+    /// Delivers a signal, unless it is the SIGSTOP of a commit, or 0: then the thread's tracer has withdrawn it. If the signal has interrupted a call before the monitor received
     /// it, the call is restarted afterwards.
     pub(super) fn deliver(&mut self, mut stopped: Stopped, signal: i32) -> Result<(), Errno> {
         let tid = stopped.tid();
-        let is_ours = signal == libc::SIGSTOP && signals::is_pause(&stopped)?;
+        let is_ours = signal == 0 || signal == libc::SIGSTOP && signals::is_pause(&stopped)?;
         if is_ours && self.injector.is_calling(tid) {
             return stopped.cont_syscall(0);
         }
         if !is_ours {
             // After an error here the monitor stays the sender.
-            let _ = signals::set_sender_of_call(&stopped, signal);
+            let _ = signals::set_sender(&stopped, signal);
             stopped = match self.injector.signal(stopped, signal) {
                 Stop::Foreign(stopped) => stopped,
                 stop => return self.injected(tid, stop),
@@ -62,10 +62,14 @@ impl Supervisor {
         // Outside of a call the number is -1, which is not in the table.
         let (nr, args) = call_of(&regs);
         let result = regs.result();
-        let instead = if is_ours {
-            self.waits.stop(tid, (nr, args), result)
-        } else {
-            self.waits.signal(tid, signal, (nr, args), result)
+        let instead = match signal {
+            libc::SIGSTOP if is_ours => self.waits.stop(tid, (nr, args), result),
+            // Its tracer has seen the stop, and the kernel has ended the call because of that.
+            _ if self.tracees.is_running(tid) => {
+                self.waits.forget(tid);
+                None
+            }
+            _ => self.waits.signal(tid, signal, (nr, args), result),
         };
         match instead {
             Some(Instead::Over(result)) => {
@@ -199,6 +203,6 @@ impl Supervisor {
         if self.injector.has(tid) {
             stopped.interrupt()?;
         }
-        stopped.cont(0)
+        self.leave_call(stopped, result)
     }
 }

@@ -239,6 +239,11 @@ impl Waits {
         false
     }
 
+    /// Whether `tid` is in a wait that was restarted, or is about to be.
+    pub fn has(&self, tid: i32) -> bool {
+        self.by_tid.contains_key(&tid)
+    }
+
     /// Whether `tid` is in a wait that was restarted.
     pub fn is_inside(&self, tid: i32) -> bool {
         let wait = self.by_tid.get(&tid);

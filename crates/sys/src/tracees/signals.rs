@@ -86,19 +86,79 @@ pub fn send_for_call(tid: i32, signal: i32) {
     unsafe { libc::syscall(libc::SYS_tkill, tid, signal) };
 }
 
-/// If the tracee is stopped for a signal of [`send_for_call`], makes its own process the sender, as it is of the kernel's.
-pub fn set_sender_of_call(stopped: &Stopped, signal: i32) -> Result<(), Errno> {
-    if !matches!(signal, libc::SIGXFSZ | libc::SIGPIPE) {
+/// Sends process `pid` the SIGCHLD for thread `tid`, which it traces and whose status is `raw`. Does nothing if the process has ended.
+pub fn send_of_child(pid: i32, tid: i32, raw: i32) {
+    // SAFETY: no arguments.
+    let sender = (own_pid(), unsafe { libc::getuid() });
+    let value = (raw.cast_unsigned() as usize) << 32 | tid.cast_unsigned() as usize;
+    let queued = Queued::new(libc::SIGCHLD, libc::SI_QUEUE, sender, value);
+    // SAFETY: `queued` is live and has the size of a siginfo_t, as asserted above.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigqueueinfo,
+            pid,
+            libc::SIGCHLD,
+            &raw const queued,
+        )
+    };
+}
+
+impl Queued {
+    /// The SIGCHLD for thread `tid`, which is traced and has the status `raw` of waitpid(2).
+    fn of_child(tid: i32, raw: i32) -> Self {
+        let (code, status) = match raw {
+            _ if libc::WIFEXITED(raw) => (libc::CLD_EXITED, libc::WEXITSTATUS(raw)),
+            _ if libc::WIFSTOPPED(raw) => (libc::CLD_TRAPPED, raw >> 8),
+            _ if libc::WCOREDUMP(raw) => (libc::CLD_DUMPED, libc::WTERMSIG(raw)),
+            _ => (libc::CLD_KILLED, libc::WTERMSIG(raw)),
+        };
+        let uid = procfs::status(tid).map_or(0, |status| status.uid[0]);
+        let status = status.cast_unsigned() as usize;
+        Self::new(libc::SIGCHLD, code, (tid, uid), status)
+    }
+}
+
+/// The `siginfo_t` of waitid(2) for thread `tid` with the status `raw` of waitpid(2).
+pub fn of_child(tid: i32, raw: i32) -> [u8; size_of::<libc::siginfo_t>()] {
+    // SAFETY: the two have the same size, as asserted above, and the first one has no padding.
+    unsafe { std::mem::transmute(Queued::of_child(tid, raw)) }
+}
+
+/// What the kernel would say about a signal that the monitor has sent, if the tracee is stopped for one.
+fn as_of_kernel(stopped: &Stopped, info: &libc::siginfo_t) -> Result<Option<Queued>, Errno> {
+    let signal = info.si_signo;
+    // SAFETY: signals of SI_TKILL and SI_QUEUE have a sender.
+    let is_ours = || unsafe { info.si_pid() } == own_pid();
+    match (signal, info.si_code) {
+        (libc::SIGXFSZ | libc::SIGPIPE | libc::SIGTRAP, libc::SI_TKILL) if is_ours() => {
+            let status = procfs::status(stopped.tid())?;
+            let sender = (status.own_pid, status.uid[0]);
+            Ok(Some(Queued::new(signal, libc::SI_USER, sender, 0)))
+        }
+        (libc::SIGCHLD, libc::SI_QUEUE) if is_ours() => {
+            // SAFETY: a signal of SI_QUEUE has a value.
+            let value = unsafe { info.si_value() }.sival_ptr as usize;
+            let (tid, raw) = (value as i32, (value >> 32) as i32);
+            Ok(Some(Queued::of_child(tid, raw)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// If the tracee is stopped for a signal of [`send_for_call`] or [`send_of_child`], replaces what its handler learns by what the kernel
+/// says: of the first, the sender is its own process.
+pub fn set_sender(stopped: &Stopped, signal: i32) -> Result<(), Errno> {
+    let may_be_ours = matches!(
+        signal,
+        libc::SIGXFSZ | libc::SIGPIPE | libc::SIGTRAP | libc::SIGCHLD
+    );
+    if !may_be_ours {
         return Ok(());
     }
     let info = stopped.signal_info()?;
-    // SAFETY: a signal of SI_TKILL has a sender.
-    if info.si_code != libc::SI_TKILL || unsafe { info.si_pid() } != own_pid() {
+    let Some(sent) = as_of_kernel(stopped, &info)? else {
         return Ok(());
-    }
-    let status = procfs::status(stopped.tid())?;
-    let sender = (status.own_pid, status.uid[0]);
-    let sent = Queued::new(signal, libc::SI_USER, sender, 0);
+    };
     // SAFETY: the two have the same size, as asserted above, and a siginfo_t is plain integers.
     let sent = unsafe { std::mem::transmute::<Queued, libc::siginfo_t>(sent) };
     stopped.set_signal(&Signal::from(sent))

@@ -5,14 +5,19 @@ pub mod process_tree;
 
 use goanna_sys::arch::Registers;
 use goanna_sys::procfs;
-use goanna_sys::ptrace::Stopped;
+use goanna_sys::ptrace::{Status, Stopped};
 use nix::errno::Errno;
 
 use super::Supervisor;
 
 impl Supervisor {
     /// `child` inherits what the thread had when it started it.
-    pub(super) fn new_child(&mut self, stopped: Stopped, child: i32) -> Result<(), Errno> {
+    pub(super) fn new_child(
+        &mut self,
+        stopped: Stopped,
+        child: i32,
+        event: i32,
+    ) -> Result<(), Errno> {
         let tid = stopped.tid();
         // If it is not known, it counts as not inherited.
         let regs = stopped.regs();
@@ -21,6 +26,9 @@ impl Supervisor {
         let at = regs.map_or(0, |regs| regs.instruction());
         let inside = &self.monitor.in_process;
         let script = inside.forked(&self.monitor, (tid, at), child, flags);
+        // A tracer may wait for its first stop before it continues the thread.
+        let is_traced = self.tracees.passes_on(tid, child, event);
+        let script = script.filter(|_| !is_traced);
         let is_held = script.is_some_and(|script| self.injector.map_memory(tid, script).is_ok());
         if let Some(flags) = flags {
             self.rewriter.inherit(tid, child, flags);
@@ -48,10 +56,10 @@ impl Supervisor {
         let early = self.early.remove(&child);
         if is_held {
             self.held.insert(tid, (child, early));
-        } else if let Some(child) = early {
-            let _ = child.cont(0);
+        } else if let Some(early) = early {
+            let _ = self.stop(early, Status::EventStop);
         }
-        self.resume(stopped)
+        self.resume_after(stopped, event, child)
     }
 
     /// Lets the new thread run that was held for `tid`, which has run its script or has ended.

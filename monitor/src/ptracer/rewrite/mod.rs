@@ -278,6 +278,11 @@ impl Rewriter {
         matches!(self.pending.get(&tid), Some(Pending::Running { .. }))
     }
 
+    /// Whether `tid` is about to make a rewritten call.
+    pub fn is_ready(&self, tid: i32) -> bool {
+        matches!(self.pending.get(&tid), Some(Pending::Ready { .. }))
+    }
+
     /// Memory of ours in `tid` that is not in use now, at least a page.
     pub fn spare(&self, tid: i32) -> Option<u64> {
         let scratch = self.scratch.get(&tid)?;

@@ -105,6 +105,21 @@ impl Status {
         }
     }
 
+    /// The number of the event of a stop (`PTRACE_EVENT_*`); 0 for all others.
+    pub fn event(&self) -> i32 {
+        match self {
+            Self::NewChild { kind, .. } => match kind {
+                CloneKind::Fork => libc::PTRACE_EVENT_FORK,
+                CloneKind::Vfork => libc::PTRACE_EVENT_VFORK,
+                CloneKind::Clone => libc::PTRACE_EVENT_CLONE,
+            },
+            Self::Exec { .. } => libc::PTRACE_EVENT_EXEC,
+            Self::VforkDone => libc::PTRACE_EVENT_VFORK_DONE,
+            Self::ExitEvent => libc::PTRACE_EVENT_EXIT,
+            _ => 0,
+        }
+    }
+
     /// Whether the tracee is stopped by a stopping signal (then [`Stopped::listen`], not [`Stopped::cont`]).
     pub fn is_group_stop(&self) -> bool {
         matches!(self, Self::GroupStop(_))
@@ -129,13 +144,36 @@ impl Status {
 #[must_use = "a stopped tracee stays stopped until it is continued"]
 pub struct Stopped {
     tid: i32,
+    until: Until,
+}
+
+/// How far [`Stopped::cont`] lets a tracee run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Until {
+    /// To its next stop of another kind.
+    #[default]
+    Event,
+    /// To the end of one instruction: SIGTRAP (`PTRACE_SINGLESTEP`).
+    Instruction,
+    /// To the next entry to or exit from a call.
+    Call,
 }
 
 impl Stopped {
+    fn new(tid: i32) -> Self {
+        let until = Until::default();
+        Self { tid, until }
+    }
+
+    /// The same, but [`cont`](Self::cont) lets it run as far as `until`.
+    pub fn until(self, until: Until) -> Self {
+        Self { until, ..self }
+    }
+
     /// A new value for a tracee, after a panic of its tracer has lost the first one. If the tracee runs, or has ended, each request
     /// answers `ESRCH`.
     pub fn recover(tid: i32) -> Self {
-        Self { tid }
+        Self::new(tid)
     }
 
     /// Thread id.
@@ -222,9 +260,14 @@ impl Stopped {
         interrupt(self.tid)
     }
 
-    /// Lets it run, delivering `signal` (0: none) if it stopped for a signal.
+    /// Lets it run as far as [`until`](Self::until) says, delivering `signal` (0: none) if it stopped for a signal.
     pub fn cont(self, signal: i32) -> Result<(), Errno> {
-        request(libc::PTRACE_CONT, self.tid, signal)
+        let how = match self.until {
+            Until::Event => libc::PTRACE_CONT,
+            Until::Instruction => libc::PTRACE_SINGLESTEP,
+            Until::Call => libc::PTRACE_SYSCALL,
+        };
+        request(how, self.tid, signal)
     }
 
     /// Like [`cont`](Self::cont), stopping at the next entry to or exit from a call.
@@ -309,7 +352,7 @@ impl Event {
         if status.is_end() {
             Self::Ended { tid, status }
         } else {
-            Self::Stopped(Stopped { tid }, status)
+            Self::Stopped(Stopped::new(tid), status)
         }
     }
 

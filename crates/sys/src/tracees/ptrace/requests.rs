@@ -27,6 +27,8 @@ impl Block {
             libc::PTRACE_SETREGS => (size_of::<libc::user_regs_struct>(), true),
             libc::PTRACE_GETFPREGS => (size_of::<libc::user_fpregs_struct>(), false),
             libc::PTRACE_SETFPREGS => (size_of::<libc::user_fpregs_struct>(), true),
+            libc::PTRACE_GETSIGINFO => (size_of::<libc::siginfo_t>(), false),
+            libc::PTRACE_SETSIGINFO => (size_of::<libc::siginfo_t>(), true),
             _ => return None,
         };
         Some(Self {
@@ -65,6 +67,14 @@ impl Stopped {
         // SAFETY: `data` is live and as large as what the kernel reads or writes.
         let r = unsafe { libc::ptrace(block.request, self.tid, size, at) };
         Errno::result(r).map(drop)
+    }
+
+    /// The `struct ptrace_syscall_info` of its call (PTRACE_GET_SYSCALL_INFO). Returns the number of bytes that the kernel has.
+    pub fn call_info(&self, content: &mut [u8]) -> Result<usize, Errno> {
+        let (at, size) = (content.as_mut_ptr(), content.len());
+        // SAFETY: `content` is live, and the kernel writes at most `size` bytes.
+        let r = unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, self.tid, size, at) };
+        Errno::result(r).map(|size| size as usize)
     }
 
     /// Its signal mask: bit n-1 for signal n. In sigsuspend(2), ppoll(2) and the like, the mask that comes back at their end.

@@ -1,0 +1,386 @@
+//! wait4(2) and waitid(2) of programs that trace others.
+//!
+//! A thread that waits, or is about to, must get the news of a traced thread. So all threads of the tracer's process are paused, and stop at
+//! the entry of their calls until the news is fetched. At the entry of a wait that it answers, the call gets options that no such call has: it
+//! returns EINVAL without any effect, and at its exit the result is replaced. A call that is skipped there would come to the filters of the
+//! program with a number that they may not know.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use goanna_sys::arch::Registers;
+use goanna_sys::ptrace::{CallStop, Status, Stopped};
+use goanna_sys::{procfs, signals};
+use goanna_vfs::{Errno, Result};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::unistd::{Pid, getpgid};
+
+use super::{State, Tracee, Tracees};
+use crate::call::{Answer, Call, Work};
+use crate::ptracer::Supervisor;
+use crate::ptracer::calls::{Next, call_of};
+
+/// The news that tracers have not fetched.
+#[derive(Default)]
+pub(super) struct Waits {
+    /// Threads that stop at the entry of calls.
+    by_call: HashSet<i32>,
+    /// Threads in waits that are answered, with the registers after these.
+    answered: HashMap<i32, Registers>,
+    /// Threads at the entry of waits for news.
+    held: HashMap<i32, Stopped>,
+    /// What wakes the threads of a process that are parked in such waits.
+    wakers: HashMap<i32, Vec<Arc<EventFd>>>,
+}
+
+/// What a wait is for.
+struct Wanted {
+    which: Which,
+    /// Only for ends, or for ends, too.
+    ends: bool,
+    /// The news stays (WNOWAIT).
+    keeps: bool,
+    is_waitid: bool,
+}
+
+enum Which {
+    Any,
+    Thread(i32),
+    Group(i32),
+}
+
+/// What happens to a wait at its entry.
+enum Entry {
+    /// The kernel performs it.
+    PassOn,
+    /// It has this result.
+    Answer(i64),
+    /// It waits for news.
+    Hold,
+}
+
+/// The number of the argument of wait4(2) or waitid(2) that has the options.
+fn options_of(nr: u32) -> usize {
+    if i64::from(nr) == libc::SYS_wait4 {
+        2
+    } else {
+        3
+    }
+}
+
+/// An option that neither call has.
+const NO_OPTION: u64 = 0x1000_0000;
+
+impl Wanted {
+    fn of((nr, args): (u32, [u64; 6]), tid: i32) -> Option<Self> {
+        let group = |id: i32| {
+            let of = (id == 0).then(|| Pid::from_raw(tid));
+            let own = of.and_then(|tid| getpgid(Some(tid)).ok());
+            Which::Group(own.map_or(id, Pid::as_raw))
+        };
+        let id = args[1] as i32;
+        match i64::from(nr) {
+            libc::SYS_wait4 => Some(Self {
+                which: match args[0] as i32 {
+                    -1 => Which::Any,
+                    thread @ 1.. => Which::Thread(thread),
+                    negative => group(negative.wrapping_neg()),
+                },
+                ends: true,
+                keeps: false,
+                is_waitid: false,
+            }),
+            libc::SYS_waitid => Some(Self {
+                which: match args[0] as u32 {
+                    libc::P_ALL => Which::Any,
+                    libc::P_PID => Which::Thread(id),
+                    libc::P_PGID => group(id),
+                    _ => return None,
+                },
+                ends: args[3] as i32 & libc::WEXITED != 0,
+                keeps: args[3] as i32 & libc::WNOWAIT != 0,
+                is_waitid: true,
+            }),
+            _ => None,
+        }
+    }
+
+    fn is(&self, tid: i32) -> bool {
+        match self.which {
+            Which::Any => true,
+            Which::Thread(wanted) => wanted == tid,
+            Which::Group(group) => {
+                getpgid(Some(Pid::from_raw(tid))).is_ok_and(|it| it.as_raw() == group)
+            }
+        }
+    }
+}
+
+impl Waits {
+    /// Process `pid` has news of thread `tid`, whose status is `raw`. Its thread `caller` stops at calls already.
+    fn tell(&mut self, pid: i32, tid: i32, raw: i32, caller: Option<i32>) {
+        for waker in self.wakers.remove(&pid).unwrap_or_default() {
+            // The counter cannot be full.
+            let _ = waker.write(1);
+        }
+        for thread in procfs::threads(pid).unwrap_or_default() {
+            if Some(thread) != caller {
+                // The thread may have ended.
+                let _ = signals::pause(pid, thread);
+            }
+        }
+        signals::send_of_child(pid, tid, raw);
+    }
+
+    /// Remembers whether thread `tid` stops at the entry of calls.
+    pub(super) fn note(&mut self, tid: i32, by_call: bool) {
+        if by_call {
+            self.by_call.insert(tid);
+        } else if !self.by_call.is_empty() {
+            self.by_call.remove(&tid);
+        }
+    }
+
+    pub(super) fn forget(&mut self, tid: i32) {
+        self.by_call.remove(&tid);
+        self.answered.remove(&tid);
+        self.held.remove(&tid);
+        self.wakers.remove(&tid);
+    }
+
+    pub(super) fn are_none(&self) -> bool {
+        self.by_call.is_empty()
+    }
+}
+
+impl Tracees {
+    /// News for process `pid`: the thread, and its status.
+    fn fetch(&mut self, pid: i32, wanted: &Wanted) -> Option<(i32, i32)> {
+        let own = self.by_tid.iter_mut();
+        let mut own = own.filter(|(tid, tracee)| tracee.tracer.pid == pid && wanted.is(**tid));
+        let (tid, raw, has_ended) = own.find_map(|(tid, tracee)| match &mut tracee.state {
+            State::Stopped(stop) if !stop.is_reported => {
+                stop.is_reported = !wanted.keeps;
+                Some((*tid, stop.raw, false))
+            }
+            State::Ended(status) if wanted.ends => Some((*tid, status.raw(), true)),
+            _ => None,
+        })?;
+        if has_ended && !wanted.keeps {
+            self.by_tid.remove(&tid);
+        }
+        Some((tid, raw))
+    }
+
+    /// Whether thread `tid` must stop at the entry of each call: its process has news, or traces threads that the kernel does not count as its
+    /// children.
+    pub(super) fn stops_at_calls(&self, tid: i32) -> bool {
+        let may = |tracee: &Tracee| !tracee.is_child || tracee.has_news();
+        if !self.by_tid.values().any(may) {
+            return false;
+        }
+        let pid = procfs::status(tid).map_or(0, |status| status.tgid);
+        let mut all = self.by_tid.values();
+        all.any(|tracee| tracee.tracer.pid == pid && may(tracee))
+    }
+
+    /// Whether the kernel answers ECHILD to a wait of process `pid` which must wait for news.
+    fn must_wait(&self, pid: i32, wanted: &Wanted) -> bool {
+        let mut all = self.by_tid.iter();
+        let traces = all
+            .any(|(tid, tracee)| tracee.tracer.pid == pid && !tracee.is_child && wanted.is(*tid));
+        traces && (matches!(wanted.which, Which::Thread(_)) || !has_children(pid))
+    }
+}
+
+impl Supervisor {
+    /// Any stop of a thread that may trace others. Continues it at the entries and exits of calls that only its waits need.
+    pub(super) fn tracer_stop(
+        &mut self,
+        stopped: Stopped,
+        status: Status,
+    ) -> Result<Option<Stopped>, Errno> {
+        let tid = stopped.tid();
+        if status != Status::SyscallStop || !self.tracees.waits.by_call.contains(&tid) {
+            return Ok(Some(stopped));
+        }
+        if let Some(after) = self.tracees.waits.answered.remove(&tid) {
+            stopped.set_regs(&after)?;
+            return Ok(Some(stopped));
+        }
+        let is_expected = self.injector.is_calling(tid)
+            || self.parking.has(tid)
+            || self.waits.has(tid)
+            || self.rewriter.is_running(tid);
+        let CallStop::Entry { nr, args, .. } = stopped.call()? else {
+            return Ok(Some(stopped));
+        };
+        if is_expected {
+            return Ok(Some(stopped));
+        }
+        let call = (nr as u32, args);
+        let result = match self.monitor.observers.interest().contains(call.0) {
+            true => Some(Entry::PassOn),
+            false => self.wait_at_entry(tid, call),
+        };
+        match result {
+            Some(Entry::Hold) => {
+                self.tracees.waits.held.insert(tid, stopped);
+                Ok(None)
+            }
+            Some(Entry::Answer(result)) => {
+                let regs = stopped.regs()?;
+                let (options, nr) = (options_of(call.0), regs.number());
+                let mut failing = args;
+                failing[options] = NO_OPTION;
+                if options == options_of(libc::SYS_waitid as u32) {
+                    // The kernel writes there even after an error.
+                    failing[2] = 0;
+                }
+                stopped.set_regs(&regs.with_call(nr, failing))?;
+                let after = regs.with_result(result);
+                self.tracees.waits.answered.insert(tid, after);
+                stopped.cont_syscall(0).map(|()| None)
+            }
+            // Its own tracer may see this stop.
+            _ if self.tracees.by_call(tid).is_some() => Ok(Some(stopped)),
+            Some(Entry::PassOn) | None => {
+                let until = self.tracees.until(tid);
+                stopped.until(until).cont(0).map(|()| None)
+            }
+        }
+    }
+
+    fn wait_at_entry(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<Entry> {
+        let wanted = Wanted::of(call, tid)?;
+        if let Some(result) = self.answer_wait(tid, call) {
+            return Some(Entry::Answer(result));
+        }
+        let options = call.1[options_of(call.0)] as i32;
+        let pid = procfs::status(tid).ok()?.tgid;
+        // With __WALL, it stops again (`wait_for_all`).
+        let stops = !wanted.is_waitid && options & libc::__WALL != 0;
+        if stops || !self.tracees.must_wait(pid, &wanted) {
+            return None;
+        }
+        if options & libc::WNOHANG == 0 {
+            return Some(Entry::Hold);
+        }
+        let task = self.monitor.tasks.get(tid).ok()?;
+        let call = Call::new(&self.monitor, task, call.0, call.1);
+        let put = match wanted.is_waitid && call.arg(2) != 0 {
+            true => call.put(call.arg(2), &[0; size_of::<libc::siginfo_t>()]),
+            false => Ok(()),
+        };
+        let result = put.map_or_else(|errno| -(errno as i64), |()| 0);
+        Some(Entry::Answer(result))
+    }
+
+    /// Tells process `pid` the news of thread `tid`, whose status is `raw`. Its thread `caller` stops at calls already.
+    pub(super) fn tell(&mut self, pid: i32, tid: i32, raw: i32, caller: Option<i32>) {
+        self.tracees.waits.tell(pid, tid, raw, caller);
+        let held = std::mem::take(&mut self.tracees.waits.held);
+        for (tid, stopped) in held {
+            let outcome = self.tracer_stop(stopped, Status::SyscallStop);
+            debug_assert!(
+                matches!(outcome, Ok(None) | Err(Errno::ESRCH)),
+                "{tid}: {outcome:?}"
+            );
+        }
+    }
+
+    /// The result of a wait that fetches news. `None`: there is none for it.
+    fn answer_wait(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<i64> {
+        let wanted = Wanted::of(call, tid)?;
+        let pid = procfs::status(tid).ok()?.tgid;
+        let task = self.monitor.tasks.get(tid).ok()?;
+        let news = self.tracees.fetch(pid, &wanted)?;
+        let call = Call::new(&self.monitor, task, call.0, call.1);
+        let put = put_status(&call, &wanted, news);
+        Some(put.unwrap_or_else(|errno| -(errno as i64)))
+    }
+
+    /// A wait at the stop of its call. `None`: there is no news for it.
+    pub(in crate::ptracer) fn wait_at_call(
+        &mut self,
+        stopped: &Stopped,
+        regs: &Registers,
+    ) -> Option<Result<Next>> {
+        let tid = stopped.tid();
+        if self.tracees.by_tid.is_empty() {
+            return None;
+        }
+        let result = self.answer_wait(tid, call_of(regs))?;
+        Some(self.without_notification(stopped, *regs, Ok(Answer::Value(result))))
+    }
+
+    /// wait4(2) with __WALL: the kernel does not know that the caller traces threads which are not its children.
+    pub(in crate::ptracer) fn wait_for_all(
+        &mut self,
+        call: &Call<'_>,
+        stopped: &Stopped,
+        regs: Registers,
+    ) -> Result<Next> {
+        if self.tracees.are_none() {
+            return Ok(Next::Run);
+        }
+        if let Some(next) = self.wait_at_call(stopped, &regs) {
+            return next;
+        }
+        let tid = call.task.tid;
+        let pid = procfs::status(tid)?.tgid;
+        let Some(wanted) = Wanted::of(call_of(&regs), tid) else {
+            return Ok(Next::Run);
+        };
+        if !self.tracees.must_wait(pid, &wanted) {
+            return Ok(Next::Run);
+        }
+        let answer = match call.int(2) & libc::WNOHANG {
+            0 => self.tracees.waits.until_news(pid)?,
+            _ => Answer::Value(0),
+        };
+        self.without_notification(stopped, regs, Ok(answer))
+    }
+}
+
+impl Waits {
+    /// The answer that restarts a call when process `pid` has news.
+    fn until_news(&mut self, pid: i32) -> Result<Answer, Errno> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let waker = Arc::new(EventFd::from_flags(flags)?);
+        let readable = waker.as_ref().as_fd().try_clone_to_owned();
+        self.wakers.entry(pid).or_default().push(waker);
+        let mut readable = Some(readable.map_err(|_| Errno::EMFILE)?);
+        let attempt = move || Ok(readable.take().map_or(Answer::Restart, Answer::Readable));
+        Ok(Answer::Block(Work::new(attempt)))
+    }
+}
+
+/// Whether process `pid` has children, also such that have ended.
+fn has_children(pid: i32) -> bool {
+    let threads = procfs::threads(pid).unwrap_or_default();
+    threads.iter().any(|tid| {
+        let children = fs::read(format!("/proc/{pid}/task/{tid}/children"));
+        children.is_ok_and(|children| !children.is_empty())
+    })
+}
+
+/// Writes what a wait reports, and returns its result.
+fn put_status(call: &Call<'_>, wanted: &Wanted, (tid, raw): (i32, i32)) -> Result<i64, Errno> {
+    let usage = call.arg(if wanted.is_waitid { 4 } else { 3 });
+    if usage != 0 {
+        call.put(usage, &[0; size_of::<libc::rusage>()])?;
+    }
+    if !wanted.is_waitid {
+        if call.arg(1) != 0 {
+            call.put(call.arg(1), &raw.to_ne_bytes())?;
+        }
+        return Ok(tid.into());
+    }
+    if call.arg(2) != 0 {
+        call.put(call.arg(2), &signals::of_child(tid, raw))?;
+    }
+    Ok(0)
+}
