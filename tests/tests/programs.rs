@@ -58,6 +58,7 @@ programs! {
     c_build needs "make" "cc" => build;
     go_program needs "go" => go;
     leak_sanitizer needs "cc" => leaks;
+    gdb_and_strace needs "cc" "gdb" "strace" => debuggers;
 }
 
 /// Runs a script in the mount with a limit fit for slow machines, and gives its output.
@@ -391,6 +392,67 @@ fn leaks(place: &Place) {
     );
     assert_eq!(text, "0\n1\nDirect leak of 100 byte\n");
 }
+
+/// A break point, a watch point and a step, and the calls of a shell and its children.
+fn debuggers(place: &Place) {
+    let source = input(place, "debugged.c", DEBUGGED);
+    let commands = input(place, "commands", GDB_COMMANDS);
+    let text = script(
+        place,
+        &format!(
+            "cc -g -pthread {source} -o debugged
+             gdb -q -nx -batch -x {commands} ./debugged
+             strace -f -qq -e trace=rename,renameat,renameat2 -o calls sh -c 'mv answer moved; mv missing other' 2>/dev/null
+             grep -c 'answer.*moved.* = 0' calls
+             cat moved"
+        ),
+    );
+    assert!(text.contains("$1 = 5\n"), "{text}");
+    assert!(text.contains("Old value = 0\nNew value = 5\n"), "{text}");
+    assert!(text.ends_with("exited normally]\n1\n5\n"), "{text}");
+}
+
+const GDB_COMMANDS: &str = "
+set confirm off
+break add
+run
+finish
+watch result
+continue
+print result
+delete
+continue
+quit
+";
+
+const DEBUGGED: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+
+volatile int result;
+
+static int add(int a, int b)
+{
+    return a + b;
+}
+
+static void *sum(void *unused)
+{
+    result = add(2, 3);
+    return unused;
+}
+
+int main(void)
+{
+    pthread_t thread;
+    FILE *answer = fopen("answer", "w");
+
+    pthread_create(&thread, NULL, sum, NULL);
+    pthread_join(thread, NULL);
+    fprintf(answer, "%d\n", result);
+    return 0;
+}
+"#;
 
 const LEAKS: &str = r#"
 #include <fcntl.h>

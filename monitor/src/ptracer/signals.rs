@@ -195,7 +195,7 @@ impl Supervisor {
 
     /// The thread is at the exit stop of its own call, which has this result. It has replaced the stop that PTRACE_INTERRUPT asked
     /// for, if any.
-    fn left(&mut self, stopped: Stopped, result: i64) -> Result<(), Errno> {
+    pub(super) fn left(&mut self, stopped: Stopped, result: i64) -> Result<(), Errno> {
         let tid = stopped.tid();
         self.observe_exit(tid, result);
         self.cloned(tid, result);

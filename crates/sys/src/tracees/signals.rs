@@ -86,8 +86,16 @@ pub fn send_for_call(tid: i32, signal: i32) {
     unsafe { libc::syscall(libc::SYS_tkill, tid, signal) };
 }
 
-/// Sends process `pid` the SIGCHLD for thread `tid`, which it traces and whose status is `raw`. Does nothing if the process has ended.
+/// Sends process `pid` the SIGCHLD for thread `tid`, which it traces and whose status is `raw`. Does nothing if the process has
+/// ended, or would not get the signal.
 pub fn send_of_child(pid: i32, tid: i32, raw: i32) {
+    let is_wanted = procfs::status(pid).is_ok_and(|status| {
+        let signals = status.signals;
+        (signals.caught | signals.blocked) & 1 << (libc::SIGCHLD - 1) != 0
+    });
+    if !is_wanted {
+        return;
+    }
     // SAFETY: no arguments.
     let sender = (own_pid(), unsafe { libc::getuid() });
     let value = (raw.cast_unsigned() as usize) << 32 | tid.cast_unsigned() as usize;

@@ -26,6 +26,8 @@ use waits::Waits;
 #[derive(Default)]
 pub struct Tracees {
     by_tid: HashMap<i32, Tracee>,
+    /// The processes of the threads that were looked at.
+    processes: HashMap<i32, i32>,
     waits: Waits,
 }
 
@@ -105,6 +107,8 @@ enum Then {
     Handle(Status),
     /// It has done that, or will do it at the next stop, and resumes the thread.
     Resume,
+    /// It shows this stop. The thread is not at the exit of its call, but has left that for a signal: the kernel would have shown the exit first.
+    ShowAgain(Status),
 }
 
 /// The status of a stop by `signal`, as wait4(2) reports it.
@@ -142,6 +146,16 @@ impl Tracees {
             }) if tracer.is(by) => Ok(stop),
             _ => Err(Errno::ESRCH),
         }
+    }
+
+    /// The process of a thread.
+    fn process_of(&mut self, tid: i32) -> Result<i32, Errno> {
+        if let Some(pid) = self.processes.get(&tid) {
+            return Ok(*pid);
+        }
+        let pid = procfs::status(tid)?.tgid;
+        self.processes.insert(tid, pid);
+        Ok(pid)
     }
 
     fn add(&mut self, tid: i32, tracer: Tracer, state: State) {

@@ -70,7 +70,7 @@ impl Supervisor {
     /// Keeps the caller of PTRACE_ATTACH at the stop of its call until thread `tid` has stopped.
     pub(in crate::ptracer) fn attaching(&mut self, caller: Stopped, tid: i32) {
         let by = caller.tid();
-        let pid = procfs::status(by).map_or(by, |status| status.tgid);
+        let pid = self.tracees.process_of(by).unwrap_or(by);
         let tracer = Tracer { pid, tid: Some(by) };
         let caller = Some(caller);
         self.tracees.add(tid, tracer, State::Stopping { caller });
@@ -79,7 +79,7 @@ impl Supervisor {
     /// A request about a traced thread.
     fn perform(&mut self, call: &Call<'_>, request: u32, tid: i32) -> Result<i64, Errno> {
         let own = call.task.tid;
-        let by = (procfs::status(own)?.tgid, own);
+        let by = (self.tracees.process_of(own)?, own);
         let (addr, data) = (call.arg(2), call.arg(3));
         let stop = self.tracees.stop_of(tid, by)?;
         match request {
@@ -99,7 +99,10 @@ impl Supervisor {
             }
             libc::PTRACE_GET_SYSCALL_INFO => {
                 let mut content = vec![0; SYSCALL_INFO];
-                let size = stop.stopped.call_info(&mut content)?;
+                let size = match stop.then {
+                    Then::ShowAgain(_) => stop.stopped.interrupted_call_info(&mut content)?,
+                    _ => stop.stopped.call_info(&mut content)?,
+                };
                 let length = usize::try_from(addr).map_or(size, |addr| addr.min(size));
                 call.put(data, &content[..length])?;
                 Ok(size as i64)

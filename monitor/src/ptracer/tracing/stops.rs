@@ -34,6 +34,11 @@ impl Supervisor {
             return self.enter_call(stopped);
         }
         match self.visible(&stopped, status)? {
+            Some(_) if self.tracees.is_in_call(stopped.tid()) => {
+                self.tracees.has_left_call(stopped.tid());
+                self.hold_at_call(stopped, Then::ShowAgain(status))?;
+                Ok(None)
+            }
             Some((raw, message)) => {
                 self.hold(stopped, Then::Handle(status), raw, message)?;
                 Ok(None)
@@ -45,6 +50,14 @@ impl Supervisor {
     /// The thread is at the entry or the exit of a call. Holds it at the entry of a call of its own.
     fn enter_call(&mut self, stopped: Stopped) -> Result<Option<Stopped>, Errno> {
         let tid = stopped.tid();
+        let is_rewritten = self.rewriter.is_ready(tid);
+        let at = stopped.call()?;
+        if let CallStop::Exit { result } = at
+            && is_rewritten
+        {
+            // A call of a signal handler that runs before the rewritten call.
+            return self.left(stopped, result).map(|()| None);
+        }
         let is_ours = self.injector.is_calling(tid)
             || self.parking.has(tid)
             || self.waits.has(tid)
@@ -52,18 +65,17 @@ impl Supervisor {
         let Some(tracee) = self.tracees.by_call(tid).filter(|_| !is_ours) else {
             return Ok(Some(stopped));
         };
-        let CallStop::Entry { nr, ip, .. } = stopped.call()? else {
+        let CallStop::Entry { nr, ip, .. } = at else {
             return Ok(Some(stopped));
         };
         let entered = Entered { nr, ip };
-        let is_rewritten = self.rewriter.is_ready(tid);
         let is_same = |seen: Entered| seen == entered || is_rewritten && seen.ip == ip;
         if tracee.call.is_some_and(is_same) {
             // The supervisor has restarted the call.
             return stopped.cont(0).map(|()| None);
         }
         tracee.call = Some(entered);
-        self.hold_at_call(stopped).map(|()| None)
+        self.hold_at_call(stopped, Then::Resume).map(|()| None)
     }
 
     /// The thread is at the exit of its own call, which has this result. Holds it there if its tracer waits for that.
@@ -86,15 +98,15 @@ impl Supervisor {
             regs.set_number(entered.nr.cast_signed());
             stopped.set_regs(&regs)?;
         }
-        self.hold_at_call(stopped)
+        self.hold_at_call(stopped, Then::Resume)
     }
 
-    fn hold_at_call(&mut self, stopped: Stopped) -> Result<(), Errno> {
+    fn hold_at_call(&mut self, stopped: Stopped, then: Then) -> Result<(), Errno> {
         let is_marked = self
             .tracees
             .has_option(stopped.tid(), libc::PTRACE_O_TRACESYSGOOD);
         let signal = libc::SIGTRAP | if is_marked { 0x80 } else { 0 };
-        self.hold(stopped, Then::Resume, by_signal(signal), 0)
+        self.hold(stopped, then, by_signal(signal), 0)
     }
 
     /// The status and the message of a stop, if the thread's tracer sees it.
@@ -230,11 +242,12 @@ impl Supervisor {
         let until = self.tracees.until(tid);
         let stopped = stop.stopped.until(until);
         let status = match stop.then {
-            Then::Handle(status) => status,
+            Then::Handle(status) | Then::ShowAgain(status) => status,
             Then::Resume => Status::EventStop,
         };
         let outcome = self.catch_at_stop(tid, status, |this| match stop.then {
             Then::Resume => this.resume(stopped),
+            Then::ShowAgain(status) => this.stop(stopped, status),
             Then::Handle(Status::SignalDelivery(own)) => {
                 this.deliver(stopped, signal.unwrap_or(own))
             }
@@ -270,6 +283,7 @@ impl Supervisor {
         if tid == former {
             return;
         }
+        self.tracees.processes.remove(&former);
         if let Some(Tracee {
             state: State::Stopping { caller },
             ..
@@ -290,6 +304,7 @@ impl Supervisor {
     /// A thread has ended: those that it has traced are free.
     pub(in crate::ptracer) fn traced_ended(&mut self, tid: i32, status: Status) {
         self.tracees.waits.forget(tid);
+        self.tracees.processes.remove(&tid);
         if let Some(mut tracee) = self.tracees.by_tid.remove(&tid) {
             match std::mem::replace(&mut tracee.state, State::Ended(status)) {
                 State::Stopping { caller } => self.end_attaching(caller, GONE),

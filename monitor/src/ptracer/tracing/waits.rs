@@ -176,12 +176,12 @@ impl Tracees {
 
     /// Whether thread `tid` must stop at the entry of each call: its process has news, or traces threads that the kernel does not count as its
     /// children.
-    pub(super) fn stops_at_calls(&self, tid: i32) -> bool {
+    pub(super) fn stops_at_calls(&mut self, tid: i32) -> bool {
         let may = |tracee: &Tracee| !tracee.is_child || tracee.has_news();
         if !self.by_tid.values().any(may) {
             return false;
         }
-        let pid = procfs::status(tid).map_or(0, |status| status.tgid);
+        let pid = self.process_of(tid).unwrap_or(tid);
         let mut all = self.by_tid.values();
         all.any(|tracee| tracee.tracer.pid == pid && may(tracee))
     }
@@ -259,7 +259,7 @@ impl Supervisor {
             return Some(Entry::Answer(result));
         }
         let options = call.1[options_of(call.0)] as i32;
-        let pid = procfs::status(tid).ok()?.tgid;
+        let pid = self.tracees.process_of(tid).ok()?;
         // With __WALL, it stops again (`wait_for_all`).
         let stops = !wanted.is_waitid && options & libc::__WALL != 0;
         if stops || !self.tracees.must_wait(pid, &wanted) {
@@ -294,7 +294,7 @@ impl Supervisor {
     /// The result of a wait that fetches news. `None`: there is none for it.
     fn answer_wait(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<i64> {
         let wanted = Wanted::of(call, tid)?;
-        let pid = procfs::status(tid).ok()?.tgid;
+        let pid = self.tracees.process_of(tid).ok()?;
         let task = self.monitor.tasks.get(tid).ok()?;
         let news = self.tracees.fetch(pid, &wanted)?;
         let call = Call::new(&self.monitor, task, call.0, call.1);
@@ -330,7 +330,7 @@ impl Supervisor {
             return next;
         }
         let tid = call.task.tid;
-        let pid = procfs::status(tid)?.tgid;
+        let pid = self.tracees.process_of(tid)?;
         let Some(wanted) = Wanted::of(call_of(&regs), tid) else {
             return Ok(Next::Run);
         };

@@ -3,6 +3,7 @@
 use nix::errno::Errno;
 
 use super::Stopped;
+use crate::restarts::ERESTARTSYS;
 
 /// A request that transfers a block of data that always has the same size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +76,19 @@ impl Stopped {
         // SAFETY: `content` is live, and the kernel writes at most `size` bytes.
         let r = unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, self.tid, size, at) };
         Errno::result(r).map(|size| size as usize)
+    }
+
+    /// The same, as at the exit of a call that a signal has interrupted.
+    pub fn interrupted_call_info(&self, content: &mut [u8]) -> Result<usize, Errno> {
+        self.call_info(content)?;
+        let result = std::mem::offset_of!(libc::ptrace_syscall_info, u);
+        let end = result + size_of::<i64>();
+        let size = end + size_of::<u8>();
+        let content = content.get_mut(..size).ok_or(Errno::EINVAL)?;
+        content[0] = libc::PTRACE_SYSCALL_INFO_EXIT;
+        content[result..end].copy_from_slice(&ERESTARTSYS.to_ne_bytes());
+        content[end] = 1;
+        Ok(size)
     }
 
     /// Its signal mask: bit n-1 for signal n. In sigsuspend(2), ppoll(2) and the like, the mask that comes back at their end.
