@@ -243,6 +243,15 @@ impl Supervisor {
     }
 
     fn stop(&mut self, stopped: Stopped, status: ptrace::Status) -> Result<(), Errno> {
+        let tid = stopped.tid();
+        if self.known.contains(&tid) {
+            self.kept_threads.stopped(tid, monotonic_ns());
+            if let ptrace::Status::NewChild { child, .. } = status {
+                self.kept_threads.has_child(tid, child);
+            }
+            // It is, unless its call waits or a tracer holds it: then its CPUs are given back as if it ran for long.
+            self.kept_threads.continues(tid);
+        }
         match self.traced_stop(stopped, status)? {
             Some(stopped) => self.handle(stopped, status),
             None => Ok(()),
@@ -251,15 +260,6 @@ impl Supervisor {
 
     /// Handles a stop that a program does not see, or has seen.
     fn handle(&mut self, stopped: Stopped, status: ptrace::Status) -> Result<(), Errno> {
-        let tid = stopped.tid();
-        if self.known.contains(&tid) {
-            self.kept_threads.stopped(tid, monotonic_ns());
-            if let ptrace::Status::NewChild { child, .. } = status {
-                self.kept_threads.has_child(tid, child);
-            }
-            // It is, unless its call waits: then its CPUs are given back as if it ran for long.
-            self.kept_threads.continues(tid);
-        }
         match status {
             ptrace::Status::Seccomp => self.call(stopped),
             ptrace::Status::SyscallStop => self.syscall_stop(stopped),

@@ -7,7 +7,7 @@ use goanna_sys::signals::send_for_call;
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
-use super::rights::may_attach;
+use super::rights::{is_traceable_by, may_attach};
 use super::{OPTIONS, State, Stop, Then, Tracer};
 use crate::call::{Answer, Call};
 use crate::ptracer::Supervisor;
@@ -41,15 +41,16 @@ impl Supervisor {
         self.without_notification(stopped, regs, Ok(Answer::Value(value)))
     }
 
-    /// PTRACE_TRACEME. EPERM if the caller has a tracer, if its parent is not of this run, and in a PID namespace of the caller's own.
+    /// PTRACE_TRACEME. EPERM if the caller has a tracer, if its parent is not of this run or may not trace it, and in a PID namespace of the
+    /// caller's own.
     fn trace_by_parent(&mut self, call: &Call<'_>) -> Result<(), Errno> {
         let tid = call.task.tid;
         let own = procfs::status(tid)?;
         let is_of_run = self.known.contains(&own.ppid) && own.own_pid == own.tgid;
-        if !is_of_run || self.tracees.has_tracer(tid) {
+        let pid = own.ppid;
+        if !is_of_run || self.tracees.has_tracer(tid) || !is_traceable_by(&own, pid)? {
             return Err(Errno::EPERM);
         }
-        let pid = own.ppid;
         let tracer = Tracer { pid, tid: None };
         let state = State::Running(Until::Event);
         self.tracees.add(tid, tracer, state);

@@ -32,6 +32,13 @@ pub(super) fn may_attach(call: &Call<'_>, tid: i32) -> Result<()> {
     if may { Ok(()) } else { Err(denied()) }
 }
 
+/// Whether a process with this state may be traced by `parent`, whose capabilities must comprise its own (`cap_ptrace_traceme` in the kernel).
+pub(super) fn is_traceable_by(own: &TaskStatus, parent: i32) -> Result<bool, Errno> {
+    let parent = procfs::status(parent)?;
+    let may = parent.cap_eff & (1 << caps::SYS_PTRACE) != 0;
+    Ok(may || own.cap_prm & !parent.cap_prm == 0)
+}
+
 /// Whether Yama, if the kernel has it, lets a thread without capability attach to `tid`: with scope 1 to its descendants. A process that shares its memory needs no
 /// protection from it.
 fn yama_permits(own_tid: i32, own: &TaskStatus, tid: i32) -> bool {

@@ -283,6 +283,7 @@ impl Supervisor {
         if tid == former {
             return;
         }
+        self.tracees.waits.forget(former);
         self.tracees.processes.remove(&former);
         if let Some(Tracee {
             state: State::Stopping { caller },

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use goanna_sys::arch::Registers;
 use goanna_sys::ptrace::{CallStop, Status, Stopped};
+use goanna_sys::restarts::ERESTARTSYS;
 use goanna_sys::{procfs, signals};
 use goanna_vfs::{Errno, Result};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -203,6 +204,9 @@ impl Supervisor {
         status: Status,
     ) -> Result<Option<Stopped>, Errno> {
         let tid = stopped.tid();
+        if status == Status::SignalDelivery(libc::SIGSTOP) {
+            return self.paused(stopped);
+        }
         if status != Status::SyscallStop || !self.tracees.waits.by_call.contains(&tid) {
             return Ok(Some(stopped));
         }
@@ -251,6 +255,27 @@ impl Supervisor {
                 stopped.until(until).cont(0).map(|()| None)
             }
         }
+    }
+
+    /// The thread is at the stop for SIGSTOP. If that is a pause which has interrupted a wait, the wait returns the news without a further stop.
+    fn paused(&mut self, stopped: Stopped) -> Result<Option<Stopped>, Errno> {
+        let tid = stopped.tid();
+        let regs = stopped.regs()?;
+        let call = call_of(&regs);
+        let is_wait = regs.result() == ERESTARTSYS
+            && matches!(regs.number(), libc::SYS_wait4 | libc::SYS_waitid);
+        let is_seen = self.monitor.observers.interest().contains(call.0)
+            || self.tracees.is_in_call(tid)
+            || self.parking.has(tid);
+        if !is_wait || is_seen || !signals::is_pause(&stopped)? {
+            return Ok(Some(stopped));
+        }
+        let Some(result) = self.answer_wait(tid, call) else {
+            return Ok(Some(stopped));
+        };
+        stopped.set_regs(&regs.with_result(result).outside_of_call())?;
+        let until = self.tracees.until(tid);
+        stopped.until(until).cont(0).map(|()| None)
     }
 
     fn wait_at_entry(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<Entry> {
