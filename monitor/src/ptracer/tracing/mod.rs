@@ -105,8 +105,10 @@ struct Stop {
 enum Then {
     /// It handles this stop.
     Handle(Status),
-    /// It has done that, or will do it at the next stop, and resumes the thread.
+    /// It has done that, and resumes the thread.
     Resume,
+    /// It lets the thread go into its call, at whose entry it is.
+    GoIn,
     /// It shows this stop. The thread is not at the exit of its call, but has left that for a signal: the kernel would have shown the exit first.
     ShowAgain(Status),
 }

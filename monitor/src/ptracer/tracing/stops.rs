@@ -75,7 +75,7 @@ impl Supervisor {
             return stopped.cont(0).map(|()| None);
         }
         tracee.call = Some(entered);
-        self.hold_at_call(stopped, Then::Resume).map(|()| None)
+        self.hold_at_call(stopped, Then::GoIn).map(|()| None)
     }
 
     /// The thread is at the exit of its own call, which has this result. Holds it there if its tracer waits for that.
@@ -147,10 +147,10 @@ impl Supervisor {
         let tid = stopped.tid();
         let mut regs = stopped.regs()?;
         let waits = self.parking.saved(tid);
+        let is_outside = !matches!(then, Then::Resume | Then::GoIn);
         if let Some(saved) = &waits {
             stopped.set_regs(saved)?;
-        } else if then != Then::Resume && self.monitor.in_process.leave(tid, 0, &mut regs).is_some()
-        {
+        } else if is_outside && self.monitor.in_process.leave(tid, 0, &mut regs).is_some() {
             stopped.set_regs(&regs)?;
         }
         let stop = Stop {
@@ -243,10 +243,15 @@ impl Supervisor {
         let stopped = stop.stopped.until(until);
         let status = match stop.then {
             Then::Handle(status) | Then::ShowAgain(status) => status,
-            Then::Resume => Status::EventStop,
+            Then::Resume | Then::GoIn => Status::EventStop,
         };
+        let is_at_call = matches!(stop.then, Then::Resume | Then::GoIn) && stop.raw >> 16 == 0;
+        if let Some(signal) = signal.filter(|signal| *signal != 0 && is_at_call) {
+            send_for_call(tid, signal);
+        }
         let outcome = self.catch_at_stop(tid, status, |this| match stop.then {
             Then::Resume => this.resume(stopped),
+            Then::GoIn => this.go_in(stopped),
             Then::ShowAgain(status) => this.stop(stopped, status),
             Then::Handle(Status::SignalDelivery(own)) => {
                 this.deliver(stopped, signal.unwrap_or(own))

@@ -221,7 +221,9 @@ impl Supervisor {
         let CallStop::Entry { nr, args, .. } = stopped.call()? else {
             return Ok(Some(stopped));
         };
-        if is_expected {
+        let is_shown = self.tracees.is_in_call(tid);
+        let has_own_tracer = self.tracees.by_call(tid).is_some();
+        if is_expected || has_own_tracer && !is_shown {
             return Ok(Some(stopped));
         }
         let call = (nr as u32, args);
@@ -248,12 +250,19 @@ impl Supervisor {
                 self.tracees.waits.answered.insert(tid, after);
                 stopped.cont_syscall(0).map(|()| None)
             }
-            // Its own tracer may see this stop.
-            _ if self.tracees.by_call(tid).is_some() => Ok(Some(stopped)),
+            _ if has_own_tracer => Ok(Some(stopped)),
             Some(Entry::PassOn) | None => {
                 let until = self.tracees.until(tid);
                 stopped.until(until).cont(0).map(|()| None)
             }
+        }
+    }
+
+    /// Lets a thread go on that is at the entry of its call, which its tracer, if it has one, has seen.
+    pub(super) fn go_in(&mut self, stopped: Stopped) -> Result<(), Errno> {
+        match self.tracer_stop(stopped, Status::SyscallStop)? {
+            Some(stopped) => self.resume(stopped),
+            None => Ok(()),
         }
     }
 
@@ -308,9 +317,9 @@ impl Supervisor {
         self.tracees.waits.tell(pid, tid, raw, caller);
         let held = std::mem::take(&mut self.tracees.waits.held);
         for (tid, stopped) in held {
-            let outcome = self.tracer_stop(stopped, Status::SyscallStop);
+            let outcome = self.go_in(stopped);
             debug_assert!(
-                matches!(outcome, Ok(None) | Err(Errno::ESRCH)),
+                matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
                 "{tid}: {outcome:?}"
             );
         }
