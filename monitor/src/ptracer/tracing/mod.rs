@@ -118,8 +118,9 @@ const fn by_signal(signal: i32) -> i32 {
     (signal << 8) | 0x7f
 }
 
-/// `PTRACE_O_MASK`
-const OPTIONS: u64 = 0xff | libc::PTRACE_O_EXITKILL as u64 | 1 << 21;
+/// The options of ptrace(2), without PTRACE_O_TRACESECCOMP: the kernel prefers a notification of the run's filter to the stop that a program's filter
+/// asks for.
+const OPTIONS: u64 = 0x7f | libc::PTRACE_O_EXITKILL as u64;
 
 impl Tracees {
     fn has_tracer(&self, tid: i32) -> bool {
