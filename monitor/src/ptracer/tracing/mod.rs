@@ -5,13 +5,14 @@
 //! A traced thread is held at a stop before the supervisor has looked at that ([`Then::Handle`]). The stop is handled when the tracer
 //! continues the thread. Only at events that the supervisor has asked for, too, it does its own work first.
 //!
-//! The kernel does not know of these stops, so wait4(2) and waitid(2) of a tracer must be answered here. While a tracer has not fetched the news
-//! of a thread, its threads stop at the entry of each call; otherwise its waits are the kernel's alone (`waits.rs`).
+//! The kernel does not know of these stops, so wait4(2) and waitid(2) of a tracer must be answered here. While a tracer has not waited for
+//! the state change of a thread, its threads stop at the entry of each call; otherwise its waits are the kernel's alone (`waits.rs`).
 
 mod requests;
 mod rights;
 mod stops;
 mod waits;
+mod wanted;
 
 use std::collections::HashMap;
 
@@ -20,7 +21,7 @@ use goanna_sys::procfs;
 use goanna_sys::ptrace::{Status, Stopped, Until};
 use goanna_vfs::Errno;
 
-use waits::Waits;
+use waits::TracerWaits;
 
 /// The traced threads.
 #[derive(Default)]
@@ -28,7 +29,7 @@ pub struct Tracees {
     by_tid: HashMap<i32, Tracee>,
     /// The processes of the threads that were looked at.
     processes: HashMap<i32, i32>,
-    waits: Waits,
+    waits: TracerWaits,
 }
 
 /// A thread that a program traces.
@@ -66,8 +67,8 @@ impl Tracer {
 }
 
 impl Tracee {
-    /// Whether its tracer has not fetched its last state.
-    fn has_news(&self) -> bool {
+    /// Whether no wait has reported its last state.
+    fn has_changed(&self) -> bool {
         match &self.state {
             State::Stopped(stop) => !stop.is_reported,
             State::Ended(_) => true,
@@ -107,10 +108,10 @@ enum Then {
     Handle(Status),
     /// It has done that, and resumes the thread.
     Resume,
-    /// It lets the thread go into its call, at whose entry it is.
-    GoIn,
-    /// It shows this stop. The thread is not at the exit of its call, but has left that for a signal: the kernel would have shown the exit first.
-    ShowAgain(Status),
+    /// The thread is at the entry of its call.
+    EnterKernel,
+    /// It reports this stop. The thread is not at the exit of its call, but has left that for a signal: the kernel would have reported the exit first.
+    Report(Status),
 }
 
 /// The status of a stop by `signal`, as wait4(2) reports it.

@@ -101,7 +101,7 @@ impl Supervisor {
             libc::PTRACE_GET_SYSCALL_INFO => {
                 let mut content = vec![0; SYSCALL_INFO];
                 let size = match stop.then {
-                    Then::ShowAgain(_) => stop.stopped.interrupted_call_info(&mut content)?,
+                    Then::Report(_) => stop.stopped.interrupted_call_info(&mut content)?,
                     _ => stop.stopped.call_info(&mut content)?,
                 };
                 let length = usize::try_from(addr).map_or(size, |addr| addr.min(size));

@@ -36,7 +36,7 @@ impl Supervisor {
         match self.visible(&stopped, status)? {
             Some(_) if self.tracees.is_in_call(stopped.tid()) => {
                 self.tracees.has_left_call(stopped.tid());
-                self.hold_at_call(stopped, Then::ShowAgain(status))?;
+                self.hold_at_call(stopped, Then::Report(status))?;
                 Ok(None)
             }
             Some((raw, message)) => {
@@ -75,7 +75,7 @@ impl Supervisor {
             return stopped.cont(0).map(|()| None);
         }
         tracee.call = Some(entered);
-        self.hold_at_call(stopped, Then::GoIn).map(|()| None)
+        self.hold_at_call(stopped, Then::EnterKernel).map(|()| None)
     }
 
     /// The thread is at the exit of its own call, which has this result. Holds it there if its tracer waits for that.
@@ -147,7 +147,7 @@ impl Supervisor {
         let tid = stopped.tid();
         let mut regs = stopped.regs()?;
         let waits = self.parking.saved(tid);
-        let is_outside = !matches!(then, Then::Resume | Then::GoIn);
+        let is_outside = !matches!(then, Then::Resume | Then::EnterKernel);
         if let Some(saved) = &waits {
             stopped.set_regs(saved)?;
         } else if is_outside && self.monitor.in_process.leave(tid, 0, &mut regs).is_some() {
@@ -171,7 +171,7 @@ impl Supervisor {
             _ => None,
         };
         let by = caller.as_ref().map(Stopped::tid);
-        self.tell(tracer.pid, tid, raw, by);
+        self.notify_tracer(tracer.pid, tid, raw, by);
         self.end_attaching(caller, 0);
         Ok(())
     }
@@ -242,17 +242,18 @@ impl Supervisor {
         let until = self.tracees.until(tid);
         let stopped = stop.stopped.until(until);
         let status = match stop.then {
-            Then::Handle(status) | Then::ShowAgain(status) => status,
-            Then::Resume | Then::GoIn => Status::EventStop,
+            Then::Handle(status) | Then::Report(status) => status,
+            Then::Resume | Then::EnterKernel => Status::EventStop,
         };
-        let is_at_call = matches!(stop.then, Then::Resume | Then::GoIn) && stop.raw >> 16 == 0;
+        let is_at_call =
+            matches!(stop.then, Then::Resume | Then::EnterKernel) && stop.raw >> 16 == 0;
         if let Some(signal) = signal.filter(|signal| *signal != 0 && is_at_call) {
             send_for_call(tid, signal);
         }
         let outcome = self.catch_at_stop(tid, status, |this| match stop.then {
             Then::Resume => this.resume(stopped),
-            Then::GoIn => this.go_in(stopped),
-            Then::ShowAgain(status) => this.stop(stopped, status),
+            Then::EnterKernel => this.enter_kernel(stopped),
+            Then::Report(status) => this.stop(stopped, status),
             Then::Handle(Status::SignalDelivery(own)) => {
                 this.deliver(stopped, signal.unwrap_or(own))
             }
@@ -318,7 +319,7 @@ impl Supervisor {
                 _ => {
                     let pid = tracee.tracer.pid;
                     self.tracees.by_tid.insert(tid, tracee);
-                    self.tell(pid, tid, status.raw(), None);
+                    self.notify_tracer(pid, tid, status.raw(), None);
                 }
             }
         }

@@ -1,7 +1,7 @@
 //! wait4(2) and waitid(2) of programs that trace others.
 //!
-//! A thread that waits, or is about to, must get the news of a traced thread. So all threads of the tracer's process are paused, and stop at
-//! the entry of their calls until the news is fetched. At the entry of a wait that it answers, the call gets options that no such call has: it
+//! A thread that waits, or is about to, must get the state change of a traced thread. So all threads of the tracer's process are paused, and stop at
+//! the entry of their calls until a wait has reported the change. At the entry of a wait that it answers, the call gets options that no such call has: it
 //! returns EINVAL without any effect, and at its exit the result is replaced. A call that is skipped there would come to the filters of the
 //! program with a number that they may not know.
 
@@ -16,40 +16,24 @@ use goanna_sys::restarts::ERESTARTSYS;
 use goanna_sys::{procfs, signals};
 use goanna_vfs::{Errno, Result};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::unistd::{Pid, getpgid};
 
+use super::wanted::{Wanted, Which, options_of, put_status};
 use super::{State, Tracee, Tracees};
 use crate::call::{Answer, Call, Work};
 use crate::ptracer::Supervisor;
 use crate::ptracer::calls::{Next, call_of};
 
-/// The news that tracers have not fetched.
+/// What the waits of tracers need.
 #[derive(Default)]
-pub(super) struct Waits {
+pub(super) struct TracerWaits {
     /// Threads that stop at the entry of calls.
     by_call: HashSet<i32>,
     /// Threads in waits that are answered, with the registers after these.
     answered: HashMap<i32, Registers>,
-    /// Threads at the entry of waits for news.
+    /// Threads at the entry of waits for a state change.
     held: HashMap<i32, Stopped>,
     /// What wakes the threads of a process that are parked in such waits.
     wakers: HashMap<i32, Vec<Arc<EventFd>>>,
-}
-
-/// What a wait is for.
-struct Wanted {
-    which: Which,
-    /// Only for ends, or for ends, too.
-    ends: bool,
-    /// The news stays (WNOWAIT).
-    keeps: bool,
-    is_waitid: bool,
-}
-
-enum Which {
-    Any,
-    Thread(i32),
-    Group(i32),
 }
 
 /// What happens to a wait at its entry.
@@ -58,70 +42,16 @@ enum Entry {
     PassOn,
     /// It has this result.
     Answer(i64),
-    /// It waits for news.
+    /// It waits for a state change.
     Hold,
-}
-
-/// The number of the argument of wait4(2) or waitid(2) that has the options.
-fn options_of(nr: u32) -> usize {
-    if i64::from(nr) == libc::SYS_wait4 {
-        2
-    } else {
-        3
-    }
 }
 
 /// An option that neither call has.
 const NO_OPTION: u64 = 0x1000_0000;
 
-impl Wanted {
-    fn of((nr, args): (u32, [u64; 6]), tid: i32) -> Option<Self> {
-        let group = |id: i32| {
-            let of = (id == 0).then(|| Pid::from_raw(tid));
-            let own = of.and_then(|tid| getpgid(Some(tid)).ok());
-            Which::Group(own.map_or(id, Pid::as_raw))
-        };
-        let id = args[1] as i32;
-        match i64::from(nr) {
-            libc::SYS_wait4 => Some(Self {
-                which: match args[0] as i32 {
-                    -1 => Which::Any,
-                    thread @ 1.. => Which::Thread(thread),
-                    negative => group(negative.wrapping_neg()),
-                },
-                ends: true,
-                keeps: false,
-                is_waitid: false,
-            }),
-            libc::SYS_waitid => Some(Self {
-                which: match args[0] as u32 {
-                    libc::P_ALL => Which::Any,
-                    libc::P_PID => Which::Thread(id),
-                    libc::P_PGID => group(id),
-                    _ => return None,
-                },
-                ends: args[3] as i32 & libc::WEXITED != 0,
-                keeps: args[3] as i32 & libc::WNOWAIT != 0,
-                is_waitid: true,
-            }),
-            _ => None,
-        }
-    }
-
-    fn is(&self, tid: i32) -> bool {
-        match self.which {
-            Which::Any => true,
-            Which::Thread(wanted) => wanted == tid,
-            Which::Group(group) => {
-                getpgid(Some(Pid::from_raw(tid))).is_ok_and(|it| it.as_raw() == group)
-            }
-        }
-    }
-}
-
-impl Waits {
-    /// Process `pid` has news of thread `tid`, whose status is `raw`. Its thread `caller` stops at calls already.
-    fn tell(&mut self, pid: i32, tid: i32, raw: i32, caller: Option<i32>) {
+impl TracerWaits {
+    /// The state of thread `tid`, which process `pid` traces, is `raw` now. Its thread `caller` stops at calls already.
+    fn notify(&mut self, pid: i32, tid: i32, raw: i32, caller: Option<i32>) {
         for waker in self.wakers.remove(&pid).unwrap_or_default() {
             // The counter cannot be full.
             let _ = waker.write(1);
@@ -157,8 +87,8 @@ impl Waits {
 }
 
 impl Tracees {
-    /// News for process `pid`: the thread, and its status.
-    fn fetch(&mut self, pid: i32, wanted: &Wanted) -> Option<(i32, i32)> {
+    /// A state change for process `pid` that no wait has reported: the thread, and its status.
+    fn take_change(&mut self, pid: i32, wanted: &Wanted) -> Option<(i32, i32)> {
         let own = self.by_tid.iter_mut();
         let mut own = own.filter(|(tid, tracee)| tracee.tracer.pid == pid && wanted.is(**tid));
         let (tid, raw, has_ended) = own.find_map(|(tid, tracee)| match &mut tracee.state {
@@ -175,10 +105,10 @@ impl Tracees {
         Some((tid, raw))
     }
 
-    /// Whether thread `tid` must stop at the entry of each call: its process has news, or traces threads that the kernel does not count as its
+    /// Whether thread `tid` must stop at the entry of each call: its process has not waited for a state change, or traces threads that the kernel does not count as its
     /// children.
     pub(super) fn stops_at_calls(&mut self, tid: i32) -> bool {
-        let may = |tracee: &Tracee| !tracee.is_child || tracee.has_news();
+        let may = |tracee: &Tracee| !tracee.is_child || tracee.has_changed();
         if !self.by_tid.values().any(may) {
             return false;
         }
@@ -187,7 +117,7 @@ impl Tracees {
         all.any(|tracee| tracee.tracer.pid == pid && may(tracee))
     }
 
-    /// Whether the kernel answers ECHILD to a wait of process `pid` which must wait for news.
+    /// Whether the kernel answers ECHILD to a wait of process `pid` which must wait for a state change.
     fn must_wait(&self, pid: i32, wanted: &Wanted) -> bool {
         let mut all = self.by_tid.iter();
         let traces = all
@@ -259,14 +189,14 @@ impl Supervisor {
     }
 
     /// Lets a thread go on that is at the entry of its call, which its tracer, if it has one, has seen.
-    pub(super) fn go_in(&mut self, stopped: Stopped) -> Result<(), Errno> {
+    pub(super) fn enter_kernel(&mut self, stopped: Stopped) -> Result<(), Errno> {
         match self.tracer_stop(stopped, Status::SyscallStop)? {
             Some(stopped) => self.resume(stopped),
             None => Ok(()),
         }
     }
 
-    /// The thread is at the stop for SIGSTOP. If that is a pause which has interrupted a wait, the wait returns the news without a further stop.
+    /// The thread is at the stop for SIGSTOP. If that is a pause which has interrupted a wait, the wait reports the state change without a further stop.
     fn paused(&mut self, stopped: Stopped) -> Result<Option<Stopped>, Errno> {
         let tid = stopped.tid();
         let regs = stopped.regs()?;
@@ -312,12 +242,12 @@ impl Supervisor {
         Some(Entry::Answer(result))
     }
 
-    /// Tells process `pid` the news of thread `tid`, whose status is `raw`. Its thread `caller` stops at calls already.
-    pub(super) fn tell(&mut self, pid: i32, tid: i32, raw: i32, caller: Option<i32>) {
-        self.tracees.waits.tell(pid, tid, raw, caller);
+    /// Lets the waits of process `pid` report that the state of thread `tid` is `raw` now. Its thread `caller` stops at calls already.
+    pub(super) fn notify_tracer(&mut self, pid: i32, tid: i32, raw: i32, caller: Option<i32>) {
+        self.tracees.waits.notify(pid, tid, raw, caller);
         let held = std::mem::take(&mut self.tracees.waits.held);
         for (tid, stopped) in held {
-            let outcome = self.go_in(stopped);
+            let outcome = self.enter_kernel(stopped);
             debug_assert!(
                 matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
                 "{tid}: {outcome:?}"
@@ -325,18 +255,18 @@ impl Supervisor {
         }
     }
 
-    /// The result of a wait that fetches news. `None`: there is none for it.
+    /// The result of a wait that reports a state change. `None`: there is none for it.
     fn answer_wait(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<i64> {
         let wanted = Wanted::of(call, tid)?;
         let pid = self.tracees.process_of(tid).ok()?;
         let task = self.monitor.tasks.get(tid).ok()?;
-        let news = self.tracees.fetch(pid, &wanted)?;
+        let change = self.tracees.take_change(pid, &wanted)?;
         let call = Call::new(&self.monitor, task, call.0, call.1);
-        let put = put_status(&call, &wanted, news);
+        let put = put_status(&call, &wanted, change);
         Some(put.unwrap_or_else(|errno| -(errno as i64)))
     }
 
-    /// A wait at the stop of its call. `None`: there is no news for it.
+    /// A wait at the stop of its call. `None`: there is no state change for it.
     pub(in crate::ptracer) fn wait_at_call(
         &mut self,
         stopped: &Stopped,
@@ -372,16 +302,16 @@ impl Supervisor {
             return Ok(Next::Run);
         }
         let answer = match call.int(2) & libc::WNOHANG {
-            0 => self.tracees.waits.until_news(pid)?,
+            0 => self.tracees.waits.until_change(pid)?,
             _ => Answer::Value(0),
         };
         self.without_notification(stopped, regs, Ok(answer))
     }
 }
 
-impl Waits {
-    /// The answer that restarts a call when process `pid` has news.
-    fn until_news(&mut self, pid: i32) -> Result<Answer, Errno> {
+impl TracerWaits {
+    /// The answer that restarts a call when process `pid` has a state change to wait for.
+    fn until_change(&mut self, pid: i32) -> Result<Answer, Errno> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let waker = Arc::new(EventFd::from_flags(flags)?);
         let readable = waker.as_ref().as_fd().try_clone_to_owned();
@@ -399,22 +329,4 @@ fn has_children(pid: i32) -> bool {
         let children = fs::read(format!("/proc/{pid}/task/{tid}/children"));
         children.is_ok_and(|children| !children.is_empty())
     })
-}
-
-/// Writes what a wait reports, and returns its result.
-fn put_status(call: &Call<'_>, wanted: &Wanted, (tid, raw): (i32, i32)) -> Result<i64, Errno> {
-    let usage = call.arg(if wanted.is_waitid { 4 } else { 3 });
-    if usage != 0 {
-        call.put(usage, &[0; size_of::<libc::rusage>()])?;
-    }
-    if !wanted.is_waitid {
-        if call.arg(1) != 0 {
-            call.put(call.arg(1), &raw.to_ne_bytes())?;
-        }
-        return Ok(tid.into());
-    }
-    if call.arg(2) != 0 {
-        call.put(call.arg(2), &signals::of_child(tid, raw))?;
-    }
-    Ok(0)
 }
