@@ -456,6 +456,95 @@ static void attaching(void)
 	next("end", child);
 }
 
+static int forks(void)
+{
+	pid_t child = fork();
+
+	if (child == 0)
+		_exit(4);
+	waitpid(child, NULL, 0);
+	execl("/bin/true", "true", NULL);
+	return 1;
+}
+
+/* PTRACE_SEIZE does not stop the thread. */
+static void seizes(void)
+{
+	pid_t child = MUST(fork());
+	siginfo_t info;
+	long message = 0;
+	int status;
+
+	if (child == 0)
+		for (;;)
+			pause();
+	usleep(20000);
+	T("options that do not exist", trace(PTRACE_SEIZE, child, NULL, 1L << 30));
+	T("an address", trace(PTRACE_SEIZE, child, (void *)8, 0));
+	T("seize", trace(PTRACE_SEIZE, child, NULL, 0));
+	T("again", trace(PTRACE_SEIZE, child, NULL, 0));
+	usleep(20000);
+	T("it runs", waitpid(child, &status, WNOHANG));
+	T("continue", trace(PTRACE_CONT, child, NULL, 0));
+	T("interrupt", trace(PTRACE_INTERRUPT, child, NULL, 0));
+	next("interrupted", child);
+	T("signal", trace(PTRACE_GETSIGINFO, child, NULL, (long)&info));
+	note("number %d, code %x", info.si_signo, info.si_code);
+	T("interrupt while it is stopped", trace(PTRACE_INTERRUPT, child, NULL, 0));
+	T("continue", trace(PTRACE_CONT, child, NULL, 0));
+	next("interrupted", child);
+	T("continue", trace(PTRACE_CONT, child, NULL, 0));
+	MUST(kill(child, SIGSTOP));
+	next("signal", child);
+	T("listen", trace(PTRACE_LISTEN, child, NULL, 0));
+	T("deliver", trace(PTRACE_CONT, child, NULL, SIGSTOP));
+	next("group stop", child);
+	T("signal", trace(PTRACE_GETSIGINFO, child, NULL, (long)&info));
+	note("number %d, code %x", info.si_signo, info.si_code);
+	T("listen", trace(PTRACE_LISTEN, child, NULL, 0));
+	T("stays so", waitpid(child, &status, WNOHANG));
+	MUST(kill(child, SIGCONT));
+	next("goes on", child);
+	T("continue", trace(PTRACE_CONT, child, NULL, 0));
+	next("signal", child);
+	T("deliver", trace(PTRACE_CONT, child, NULL, SIGCONT));
+	MUST(kill(child, SIGTERM));
+	next("signal", child);
+	T("deliver", trace(PTRACE_CONT, child, NULL, SIGTERM));
+	next("end", child);
+
+	child = MUST(fork());
+	if (child == 0) {
+		raise(SIGSTOP);
+		_exit(forks());
+	}
+	IS("stopped", waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+	T("seize", trace(PTRACE_SEIZE, child, NULL, PTRACE_O_TRACEFORK | PTRACE_O_TRACEEXIT));
+	next("group stop", child);
+	T("listen", trace(PTRACE_LISTEN, child, NULL, 0));
+	MUST(kill(child, SIGCONT));
+	next("goes on", child);
+	T("continue", trace(PTRACE_CONT, child, NULL, 0));
+	next("signal", child);
+	T("deliver", trace(PTRACE_CONT, child, NULL, SIGCONT));
+	next("has a child", child);
+	T("its number", trace(PTRACE_GETEVENTMSG, child, NULL, (long)&message));
+	next("that begins", message);
+	T("detach from that", trace(PTRACE_DETACH, message, NULL, 0));
+	T("continue", trace(PTRACE_CONT, child, NULL, 0));
+	next("learns of its end", child);
+	T("deliver", trace(PTRACE_CONT, child, NULL, SIGCHLD));
+	next("executes, and exits", child);
+	T("continue", trace(PTRACE_CONT, child, NULL, 0));
+	next("end", child);
+
+	child = start(sleeps);
+	T("interrupt a thread that was not seized", trace(PTRACE_INTERRUPT, child, NULL, 0));
+	T("listen to that", trace(PTRACE_LISTEN, child, NULL, 0));
+	T("kill", trace(PTRACE_KILL, child, NULL, 0));
+	next("end", child);
+}
+
 static void steps(void)
 {
 	signals();
@@ -469,4 +558,5 @@ static void steps(void)
 	waits();
 	deaths();
 	attaching();
+	seizes();
 }

@@ -39,6 +39,12 @@ struct Tracee {
     is_child: bool,
     /// `PTRACE_O_*`
     options: u64,
+    /// The kernel does not have these yet, since the thread has not stopped.
+    has_new_options: bool,
+    /// By PTRACE_SEIZE: its first stop, and those of job control, are events.
+    is_seized: bool,
+    /// The tracer is to see the next event stop, because of PTRACE_INTERRUPT or PTRACE_LISTEN.
+    awaits_stop: bool,
     /// The call that it is in, if its tracer has seen the entry.
     call: Option<Entered>,
     state: State,
@@ -99,6 +105,16 @@ struct Stop {
     is_reported: bool,
     /// Its registers, where those of the call that it waits in are shown instead.
     parked: Option<Registers>,
+}
+
+impl Stop {
+    /// Gives the thread its own registers back, where others were shown.
+    fn restore(&self) {
+        if let Some(parked) = &self.parked {
+            // It may have been killed.
+            let _ = self.stopped.set_regs(parked);
+        }
+    }
 }
 
 /// What the supervisor does when the tracer continues the thread.
@@ -162,17 +178,20 @@ impl Tracees {
         Ok(pid)
     }
 
-    fn add(&mut self, tid: i32, tracer: Tracer, state: State) {
+    fn add(&mut self, tid: i32, tracer: Tracer, state: State) -> &mut Tracee {
         let is_child =
             procfs::status(tid).is_ok_and(|status| status.tgid == tid && status.ppid == tracer.pid);
         let tracee = Tracee {
             tracer,
             is_child,
             options: 0,
+            has_new_options: false,
+            is_seized: false,
+            awaits_stop: false,
             call: None,
             state,
         };
-        self.by_tid.insert(tid, tracee);
+        self.by_tid.entry(tid).insert_entry(tracee).into_mut()
     }
 
     /// Whether the tracer of thread `tid` has asked for the stops of this event.
@@ -221,14 +240,22 @@ impl Tracees {
     pub fn passes_on(&mut self, tid: i32, child: i32, event: i32) -> bool {
         let is_wanted = self.wants(tid, event);
         let tracee = self.by_tid.get(&tid).filter(|_| is_wanted);
-        let Some((tracer, options)) = tracee.map(|tracee| (tracee.tracer, tracee.options)) else {
+        let Some(tracee) = tracee else {
             return false;
         };
-        self.add(child, tracer, State::Stopping { caller: None });
-        if let Some(tracee) = self.by_tid.get_mut(&child) {
-            tracee.options = options;
-        }
+        let (tracer, options, is_seized) = (tracee.tracer, tracee.options, tracee.is_seized);
+        let state = State::Stopping { caller: None };
+        let tracee = self.add(child, tracer, state);
+        (tracee.options, tracee.is_seized) = (options, is_seized);
         true
+    }
+
+    fn is_seized(&self, tid: i32) -> bool {
+        self.by_tid.get(&tid).is_some_and(|tracee| tracee.is_seized)
+    }
+
+    fn awaits_stop(&self, tid: i32) -> bool {
+        self.by_tid.get(&tid).is_some_and(|tracee| tracee.awaits_stop)
     }
 
     fn has_option(&self, tid: i32, option: i32) -> bool {

@@ -1,9 +1,9 @@
 //! The requests of ptrace(2).
 
 use goanna_sys::arch::Registers;
-use goanna_sys::procfs;
-use goanna_sys::ptrace::{self, Block, Status, Stopped, Until};
-use goanna_sys::signals::send_for_call;
+use goanna_sys::procfs::{self, Activity};
+use goanna_sys::ptrace::{self, Block, Options, Status, Stopped, Until};
+use goanna_sys::signals::{pause, send_for_call};
 use goanna_sys::tracee;
 use goanna_vfs::{Errno, Result};
 
@@ -23,7 +23,7 @@ const REGISTER_SET_MAX: usize = 64 << 10;
 const SYSCALL_INFO: usize = size_of::<libc::ptrace_syscall_info>();
 
 impl Supervisor {
-    /// ptrace(2). EPERM for PTRACE_SEIZE, EIO for PTRACE_SYSEMU and PTRACE_SINGLEBLOCK.
+    /// ptrace(2). EIO for PTRACE_SYSEMU and PTRACE_SINGLEBLOCK.
     pub(in crate::ptracer) fn ptrace(
         &mut self,
         call: &Call<'_>,
@@ -34,7 +34,8 @@ impl Supervisor {
         let tid = call.int(1);
         let value = match request {
             libc::PTRACE_TRACEME => self.trace_by_parent(call).map(|()| 0)?,
-            libc::PTRACE_SEIZE => return Err(Errno::EPERM.into()),
+            libc::PTRACE_SEIZE => self.begin_seizing(call, tid).map(|()| 0)?,
+            libc::PTRACE_INTERRUPT => self.interrupt_tracee(call, tid).map(|()| 0)?,
             libc::PTRACE_ATTACH => return self.attach(call, tid),
             _ => self.perform(call, request, tid)?,
         };
@@ -58,12 +59,81 @@ impl Supervisor {
         Ok(())
     }
 
-    fn attach(&self, call: &Call<'_>, tid: i32) -> Result<Next> {
+    fn may_begin(&self, call: &Call<'_>, tid: i32) -> Result<()> {
         may_attach(call, tid)?;
         // It is not of this run, or has a tracer.
         if !self.known.contains(&tid) || self.tracees.has_tracer(tid) {
             return Err(Errno::EPERM.into());
         }
+        Ok(())
+    }
+
+    /// PTRACE_SEIZE. The thread stops only if job control has stopped it, or if the kernel needs options that its tracer asks for.
+    fn begin_seizing(&mut self, call: &Call<'_>, tid: i32) -> Result<()> {
+        let (address, options) = (call.arg(2), call.arg(3));
+        if address != 0 || options & !OPTIONS != 0 {
+            return Err(Errno::EIO.into());
+        }
+        self.may_begin(call, tid)?;
+        let own = call.task.tid;
+        let pid = self.tracees.process_of(own)?;
+        let tracer = Tracer {
+            pid,
+            tid: Some(own),
+        };
+        let tracee = self.tracees.add(tid, tracer, State::Running(Until::Event));
+        (tracee.options, tracee.is_seized) = (options, true);
+        tracee.has_new_options = true;
+        if procfs::activity(tid) == Ok(Activity::Stopped) {
+            // It may have been killed.
+            let _ = ptrace::interrupt(tid);
+        } else if self.options_of(tid) != Options::MONITOR {
+            let _ = pause(self.tracees.process_of(tid)?, tid);
+        }
+        Ok(())
+    }
+
+    /// PTRACE_INTERRUPT. EIO for a thread that was not seized.
+    fn interrupt_tracee(&mut self, call: &Call<'_>, tid: i32) -> Result<(), Errno> {
+        let own = call.task.tid;
+        let by = (self.tracees.process_of(own)?, own);
+        let tracee = self.tracees.by_tid.get_mut(&tid);
+        let tracee = tracee
+            .filter(|tracee| tracee.tracer.is(by) && !matches!(tracee.state, State::Ended(_)));
+        let tracee = tracee.ok_or(Errno::ESRCH)?;
+        if !tracee.is_seized {
+            return Err(Errno::EIO);
+        }
+        tracee.awaits_stop = true;
+        match tracee.state {
+            State::Running(_) => ptrace::interrupt(tid),
+            _ => Ok(()),
+        }
+    }
+
+    /// PTRACE_LISTEN: a thread that job control has stopped stays so. EIO at other stops.
+    fn listen(&mut self, tid: i32) -> Result<(), Errno> {
+        let tracee = self.tracees.by_tid.get_mut(&tid).ok_or(Errno::ESRCH)?;
+        let is_event_stop = match &tracee.state {
+            State::Stopped(stop) => stop.raw >> 16 == libc::PTRACE_EVENT_STOP,
+            _ => false,
+        };
+        if !is_event_stop {
+            return Err(Errno::EIO);
+        }
+        tracee.awaits_stop = true;
+        let state = State::Running(Until::Event);
+        match std::mem::replace(&mut tracee.state, state) {
+            State::Stopped(stop) => {
+                stop.restore();
+                stop.stopped.listen()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn attach(&self, call: &Call<'_>, tid: i32) -> Result<Next> {
+        self.may_begin(call, tid)?;
         ptrace::interrupt(tid)?;
         Ok(Next::Attach(tid))
     }
@@ -108,8 +178,11 @@ impl Supervisor {
                 call.put(data, &content[..length])?;
                 Ok(size as i64)
             }
+            libc::PTRACE_LISTEN => self.listen(tid).map(|()| 0),
             libc::PTRACE_SETOPTIONS => self.set_options(tid, data).map(|()| 0),
-            libc::PTRACE_GETSIGINFO | libc::PTRACE_SETSIGINFO => {
+            libc::PTRACE_GETSIGINFO | libc::PTRACE_SETSIGINFO
+                if stop.raw >> 16 != libc::PTRACE_EVENT_STOP =>
+            {
                 signal_info(call, stop, request).map(|()| 0)
             }
             _ => look(call, stop, request, (addr, data)).map(|()| 0),

@@ -1,6 +1,6 @@
 //! Stops of traced threads: which ones their tracers see, and how the threads go on.
 
-use goanna_sys::ptrace::{CallStop, Options, Status, Stopped, Until};
+use goanna_sys::ptrace::{self, CallStop, Options, Status, Stopped, Until};
 use goanna_sys::restarts::ERESTARTNOINTR;
 use goanna_sys::signals::{is_pause, send_for_call};
 use goanna_syscalls::Treatment;
@@ -30,6 +30,7 @@ impl Supervisor {
         };
         let until = self.tracees.until(stopped.tid());
         let stopped = stopped.until(until);
+        self.prepare(&stopped, status)?;
         if status == Status::SyscallStop && !self.tracees.is_stopping(stopped.tid()) {
             return self.enter_call(stopped);
         }
@@ -44,6 +45,22 @@ impl Supervisor {
                 Ok(None)
             }
             None => Ok(Some(stopped)),
+        }
+    }
+
+    /// Gives the kernel the options of the thread's tracer, and has the thread stop once more if this is not the stop which that awaits.
+    fn prepare(&mut self, stopped: &Stopped, status: Status) -> Result<(), Errno> {
+        let tid = stopped.tid();
+        let Some(tracee) = self.tracees.by_tid.get_mut(&tid) else {
+            return Ok(());
+        };
+        let awaits_stop = tracee.awaits_stop;
+        if std::mem::take(&mut tracee.has_new_options) {
+            stopped.set_options(self.options_of(tid))?;
+        }
+        match awaits_stop && !matches!(status, Status::EventStop | Status::GroupStop(_)) {
+            true => stopped.interrupt(),
+            false => Ok(()),
         }
     }
 
@@ -116,7 +133,11 @@ impl Supervisor {
         if self.tracees.is_stopping(tid) {
             let is_interrupt = matches!(status, Status::EventStop | Status::GroupStop(_));
             if is_interrupt && !is_calling && self.known.contains(&tid) {
-                return Ok(Some((by_signal(libc::SIGSTOP), 0)));
+                let raw = match self.tracees.is_seized(tid) {
+                    true => of_event(libc::PTRACE_EVENT_STOP),
+                    false => by_signal(libc::SIGSTOP),
+                };
+                return Ok(Some((raw, 0)));
             }
             // This stop may have replaced the one that PTRACE_INTERRUPT asked for.
             stopped.interrupt()?;
@@ -132,6 +153,12 @@ impl Supervisor {
                 let left = self.monitor.in_process.leave(tid, signal, &mut regs);
                 let is_hidden = left == Some(StubPosition::Before) && is_of_stub(stopped, signal)?;
                 (!is_hidden).then_some((by_signal(signal), 0))
+            }
+            Status::EventStop if self.tracees.awaits_stop(tid) => {
+                Some((of_event(libc::PTRACE_EVENT_STOP), 0))
+            }
+            Status::GroupStop(signal) if self.tracees.is_seized(tid) => {
+                Some((libc::PTRACE_EVENT_STOP << 16 | by_signal(signal), 0))
             }
             Status::GroupStop(signal) => Some((by_signal(signal), 0)),
             Status::VforkDone | Status::ExitEvent if self.tracees.wants(tid, status.event()) => {
@@ -165,6 +192,7 @@ impl Supervisor {
             return Ok(());
         };
         let tracer = tracee.tracer;
+        tracee.awaits_stop = false;
         let former = std::mem::replace(&mut tracee.state, State::Stopped(Box::new(stop)));
         let caller = match former {
             State::Stopping { caller } => caller,
@@ -202,7 +230,7 @@ impl Supervisor {
             if self.tracees.wants(tid, event) {
                 return self.hold(stopped, Then::Resume, of_event(event), message as u64);
             }
-            if event == libc::PTRACE_EVENT_EXEC {
+            if event == libc::PTRACE_EVENT_EXEC && !self.tracees.is_seized(tid) {
                 send_for_call(tid, libc::SIGTRAP);
             }
         }
@@ -219,9 +247,14 @@ impl Supervisor {
             Until::Call => self.monitor.in_process.exclude(tid),
             _ => tracee.call = None,
         }
+        let awaits_stop = tracee.awaits_stop;
         let state = State::Running(until);
         if let State::Stopped(stop) = std::mem::replace(&mut tracee.state, state) {
             self.leave_stop(*stop, signal, false);
+        }
+        if awaits_stop {
+            // It may have been killed.
+            let _ = ptrace::interrupt(tid);
         }
     }
 
@@ -235,10 +268,7 @@ impl Supervisor {
 
     fn leave_stop(&mut self, stop: Stop, signal: Option<i32>, is_detached: bool) {
         let tid = stop.stopped.tid();
-        if let Some(parked) = &stop.parked {
-            // It may have been killed.
-            let _ = stop.stopped.set_regs(parked);
-        }
+        stop.restore();
         let until = self.tracees.until(tid);
         let stopped = stop.stopped.until(until);
         let status = match stop.then {
