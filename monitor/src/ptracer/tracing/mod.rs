@@ -255,7 +255,9 @@ impl Tracees {
     }
 
     fn awaits_stop(&self, tid: i32) -> bool {
-        self.by_tid.get(&tid).is_some_and(|tracee| tracee.awaits_stop)
+        self.by_tid
+            .get(&tid)
+            .is_some_and(|tracee| tracee.awaits_stop)
     }
 
     fn has_option(&self, tid: i32, option: i32) -> bool {

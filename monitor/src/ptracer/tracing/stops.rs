@@ -35,7 +35,8 @@ impl Supervisor {
             return self.enter_call(stopped);
         }
         match self.visible(&stopped, status)? {
-            Some(_) if self.tracees.is_in_call(stopped.tid()) => {
+            // Events are within calls.
+            Some(_) if status.event() == 0 && self.tracees.is_in_call(stopped.tid()) => {
                 self.tracees.has_left_call(stopped.tid());
                 self.hold_at_call(stopped, Then::Report(status))?;
                 Ok(None)
