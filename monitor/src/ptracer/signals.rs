@@ -25,8 +25,8 @@ pub(super) fn is_of_stub(stopped: &Stopped, signal: i32) -> Result<bool, Errno> 
 }
 
 impl Supervisor {
-    /// Delivers a signal, unless it is the SIGSTOP of a commit, or 0: then the thread's tracer has withdrawn it. If the signal has interrupted a call before the monitor received
-    /// it, the call is restarted afterwards.
+    /// Delivers a signal, unless it is the SIGSTOP of a commit, or 0: then the thread's tracer has withdrawn it. If the signal has
+    /// interrupted a call before the monitor received it, the call is restarted afterwards.
     pub(super) fn deliver(&mut self, mut stopped: Stopped, signal: i32) -> Result<(), Errno> {
         let tid = stopped.tid();
         let is_ours = signal == 0 || signal == libc::SIGSTOP && signals::is_pause(&stopped)?;

@@ -54,9 +54,7 @@ fn own_pid() -> i32 {
 
 /// Pauses thread `tid` of process `pid`. A thread in the kernel stops before it returns to its program. `ESRCH`: the thread has ended.
 pub fn pause(pid: i32, tid: i32) -> Result<(), Errno> {
-    // SAFETY: no arguments.
-    let sender = (own_pid(), unsafe { libc::getuid() });
-    let queued = Queued::new(libc::SIGSTOP, libc::SI_QUEUE, sender, COOKIE);
+    let queued = Queued::of_monitor(libc::SIGSTOP, COOKIE);
     // SAFETY: `queued` is live and has the size of a siginfo_t, as asserted above.
     let r = unsafe {
         libc::syscall(
@@ -86,8 +84,8 @@ pub fn send_for_call(tid: i32, signal: i32) {
     unsafe { libc::syscall(libc::SYS_tkill, tid, signal) };
 }
 
-/// Sends process `pid` the SIGCHLD for thread `tid`, which it traces and whose status is `raw`. Does nothing if the process has
-/// ended, or would not get the signal.
+/// Sends process `pid` the SIGCHLD for thread `tid`, which it traces and which has the status `raw`. Does nothing if the process
+/// has ended, or would not get the signal.
 pub fn send_of_child(pid: i32, tid: i32, raw: i32) {
     let is_wanted = procfs::status(pid).is_ok_and(|status| {
         let signals = status.signals;
@@ -96,10 +94,8 @@ pub fn send_of_child(pid: i32, tid: i32, raw: i32) {
     if !is_wanted {
         return;
     }
-    // SAFETY: no arguments.
-    let sender = (own_pid(), unsafe { libc::getuid() });
     let value = (raw.cast_unsigned() as usize) << 32 | tid.cast_unsigned() as usize;
-    let queued = Queued::new(libc::SIGCHLD, libc::SI_QUEUE, sender, value);
+    let queued = Queued::of_monitor(libc::SIGCHLD, value);
     // SAFETY: `queued` is live and has the size of a siginfo_t, as asserted above.
     unsafe {
         libc::syscall(
@@ -112,6 +108,13 @@ pub fn send_of_child(pid: i32, tid: i32, raw: i32) {
 }
 
 impl Queued {
+    /// A signal of the monitor with this value.
+    fn of_monitor(signal: i32, value: usize) -> Self {
+        // SAFETY: no arguments.
+        let sender = (own_pid(), unsafe { libc::getuid() });
+        Self::new(signal, libc::SI_QUEUE, sender, value)
+    }
+
     /// The SIGCHLD for thread `tid`, which is traced and has the status `raw` of waitpid(2).
     fn of_child(tid: i32, raw: i32) -> Self {
         let (code, status) = match raw {

@@ -4,7 +4,6 @@
 //! the call. A child that is not followed would be in no list of the monitor, and would outlive it, so it is killed, as is the process that has made it.
 
 use std::collections::HashMap;
-use std::fs;
 
 use goanna_sys::procfs::{self, TaskStatus};
 use goanna_sys::tracee;
@@ -74,14 +73,10 @@ fn kill_untraced_children(parent: i32, creator: &TaskStatus) {
         let filters = (child.seccomp, child.seccomp_filters);
         child.tracer == 0 && filters == (creator.seccomp, creator.seccomp_filters)
     };
-    for thread in procfs::threads(parent).unwrap_or_default() {
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{thread}/children"));
-        for child in children.unwrap_or_default().split_ascii_whitespace() {
-            let Ok(child) = child.parse() else { continue };
-            // All others have a tracer from their first instruction on.
-            if procfs::status(child).is_ok_and(|status| is_it(&status)) {
-                let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
-            }
+    for child in procfs::children(parent) {
+        // All others have a tracer from their first instruction on.
+        if procfs::status(child).is_ok_and(|status| is_it(&status)) {
+            let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
         }
     }
 }

@@ -57,7 +57,7 @@ struct Entered {
     ip: u64,
 }
 
-/// The process that traces a thread, and the thread whose requests are performed. A child that asks to be traced does not name that: any thread
+/// The process that traces a thread, and its thread that makes the requests. A child that asks to be traced does not name that: any thread
 /// of its parent is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Tracer {
@@ -140,20 +140,22 @@ const fn by_signal(signal: i32) -> i32 {
 const OPTIONS: u64 = 0x7f | libc::PTRACE_O_EXITKILL as u64;
 
 impl Tracees {
+    /// Whether the thread is traced, and this holds.
+    fn is(&self, tid: i32, holds: impl FnOnce(&Tracee) -> bool) -> bool {
+        self.by_tid.get(&tid).is_some_and(holds)
+    }
+
     fn has_tracer(&self, tid: i32) -> bool {
-        let tracee = self.by_tid.get(&tid);
-        tracee.is_some_and(|tracee| !matches!(tracee.state, State::Ended(_)))
+        self.is(tid, |tracee| !matches!(tracee.state, State::Ended(_)))
     }
 
     fn is_stopping(&self, tid: i32) -> bool {
-        let tracee = self.by_tid.get(&tid);
-        tracee.is_some_and(|tracee| matches!(tracee.state, State::Stopping { .. }))
+        self.is(tid, |tracee| matches!(tracee.state, State::Stopping { .. }))
     }
 
     /// Whether a program traces the thread, and has let it run.
     pub fn is_running(&self, tid: i32) -> bool {
-        let tracee = self.by_tid.get(&tid);
-        tracee.is_some_and(|tracee| matches!(tracee.state, State::Running(_)))
+        self.is(tid, |tracee| matches!(tracee.state, State::Running(_)))
     }
 
     /// The stop of thread `tid`. ESRCH if thread `by` does not trace it.
@@ -196,8 +198,7 @@ impl Tracees {
 
     /// Whether the tracer of thread `tid` has asked for the stops of this event.
     fn wants(&self, tid: i32, event: i32) -> bool {
-        let tracee = self.by_tid.get(&tid);
-        event > 0 && tracee.is_some_and(|tracee| tracee.options & (1 << event) != 0)
+        event > 0 && self.has_option(tid, 1 << event)
     }
 
     /// The thread, if it runs to the next entry or exit of a call.
@@ -208,8 +209,7 @@ impl Tracees {
 
     /// Whether the tracer of the thread has seen the entry of its call, and waits for the exit.
     pub fn is_in_call(&self, tid: i32) -> bool {
-        let tracee = self.by_tid.get(&tid);
-        tracee.is_some_and(|tracee| tracee.call.is_some())
+        self.is(tid, |tracee| tracee.call.is_some())
     }
 
     /// Thread `tid` leaves its call without a stop at its exit.
@@ -251,21 +251,18 @@ impl Tracees {
     }
 
     fn is_seized(&self, tid: i32) -> bool {
-        self.by_tid.get(&tid).is_some_and(|tracee| tracee.is_seized)
+        self.is(tid, |tracee| tracee.is_seized)
     }
 
     fn awaits_stop(&self, tid: i32) -> bool {
-        self.by_tid
-            .get(&tid)
-            .is_some_and(|tracee| tracee.awaits_stop)
+        self.is(tid, |tracee| tracee.awaits_stop)
     }
 
     fn has_option(&self, tid: i32, option: i32) -> bool {
-        let tracee = self.by_tid.get(&tid);
-        tracee.is_some_and(|tracee| tracee.options & option as u64 != 0)
+        self.is(tid, |tracee| tracee.options & option as u64 != 0)
     }
 
-    /// The threads that are traced by thread `tid`, or by the process whose last thread it is.
+    /// The threads that are traced by thread `tid`, or by the process with this number.
     fn of(&self, tid: i32) -> Vec<i32> {
         let is_own = |tracer: &Tracer| tracer.tid == Some(tid) || tracer.pid == tid;
         let all = self.by_tid.iter();

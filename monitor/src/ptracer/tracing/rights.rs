@@ -32,7 +32,7 @@ pub(super) fn may_attach(call: &Call<'_>, tid: i32) -> Result<()> {
     if may { Ok(()) } else { Err(denied()) }
 }
 
-/// Whether a process with this state may be traced by `parent`, whose capabilities must comprise its own (`cap_ptrace_traceme` in the kernel).
+/// Whether a process with this state may be traced by `parent`: the capabilities of that one must comprise its own (`cap_ptrace_traceme` in the kernel).
 pub(super) fn is_traceable_by(own: &TaskStatus, parent: i32) -> Result<bool, Errno> {
     let parent = procfs::status(parent)?;
     let may = parent.cap_eff & (1 << caps::SYS_PTRACE) != 0;

@@ -49,6 +49,14 @@ impl Supervisor {
         }
     }
 
+    /// Whether the supervisor itself waits for the next entry or exit of the thread.
+    pub(super) fn expects_syscall_stop(&self, tid: i32) -> bool {
+        self.injector.is_calling(tid)
+            || self.parking.has(tid)
+            || self.waits.has(tid)
+            || self.rewriter.is_running(tid)
+    }
+
     /// Gives the kernel the options of the thread's tracer, and has the thread stop once more if this is not the stop which that awaits.
     fn prepare(&mut self, stopped: &Stopped, status: Status) -> Result<(), Errno> {
         let tid = stopped.tid();
@@ -76,10 +84,7 @@ impl Supervisor {
             // A call of a signal handler that runs before the rewritten call.
             return self.left(stopped, result).map(|()| None);
         }
-        let is_ours = self.injector.is_calling(tid)
-            || self.parking.has(tid)
-            || self.waits.has(tid)
-            || self.rewriter.is_running(tid);
+        let is_ours = self.expects_syscall_stop(tid);
         let Some(tracee) = self.tracees.by_call(tid).filter(|_| !is_ours) else {
             return Ok(Some(stopped));
         };

@@ -6,7 +6,6 @@
 //! program with a number that they may not know.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -36,10 +35,8 @@ pub(super) struct TracerWaits {
     wakers: HashMap<i32, Vec<Arc<EventFd>>>,
 }
 
-/// What happens to a wait at its entry.
+/// What the supervisor does with a wait at its entry.
 enum Entry {
-    /// The kernel performs it.
-    PassOn,
     /// It has this result.
     Answer(i64),
     /// It waits for a state change.
@@ -105,8 +102,8 @@ impl Tracees {
         Some((tid, raw))
     }
 
-    /// Whether thread `tid` must stop at the entry of each call: its process has not waited for a state change, or traces threads that the kernel does not count as its
-    /// children.
+    /// Whether thread `tid` must stop at the entry of each call: its process has not waited for a state change, or traces threads that
+    /// the kernel does not count as its children.
     pub(super) fn stops_at_calls(&mut self, tid: i32) -> bool {
         let may = |tracee: &Tracee| !tracee.is_child || tracee.has_changed();
         if !self.by_tid.values().any(may) {
@@ -122,7 +119,7 @@ impl Tracees {
         let mut all = self.by_tid.iter();
         let traces = all
             .any(|(tid, tracee)| tracee.tracer.pid == pid && !tracee.is_child && wanted.is(*tid));
-        traces && (matches!(wanted.which, Which::Thread(_)) || !has_children(pid))
+        traces && (matches!(wanted.which, Which::Thread(_)) || procfs::children(pid).is_empty())
     }
 }
 
@@ -144,24 +141,19 @@ impl Supervisor {
             stopped.set_regs(&after)?;
             return Ok(Some(stopped));
         }
-        let is_expected = self.injector.is_calling(tid)
-            || self.parking.has(tid)
-            || self.waits.has(tid)
-            || self.rewriter.is_running(tid);
         let CallStop::Entry { nr, args, .. } = stopped.call()? else {
             return Ok(Some(stopped));
         };
         let is_shown = self.tracees.is_in_call(tid);
         let has_own_tracer = self.tracees.by_call(tid).is_some();
-        if is_expected || has_own_tracer && !is_shown {
+        if self.expects_syscall_stop(tid) || has_own_tracer && !is_shown {
             return Ok(Some(stopped));
         }
         let call = (nr as u32, args);
-        let result = match self.monitor.observers.interest().contains(call.0) {
-            true => Some(Entry::PassOn),
-            false => self.wait_at_entry(tid, call),
-        };
-        match result {
+        // A wait that observers see has a stop of its own (`wait_at_call`).
+        let is_observed = self.monitor.observers.interest().contains(call.0);
+        let answer = (!is_observed).then(|| self.wait_at_entry(tid, call));
+        match answer.flatten() {
             Some(Entry::Hold) => {
                 self.tracees.waits.held.insert(tid, stopped);
                 Ok(None)
@@ -180,8 +172,8 @@ impl Supervisor {
                 self.tracees.waits.answered.insert(tid, after);
                 stopped.cont_syscall(0).map(|()| None)
             }
-            _ if has_own_tracer => Ok(Some(stopped)),
-            Some(Entry::PassOn) | None => {
+            None if has_own_tracer => Ok(Some(stopped)),
+            None => {
                 let until = self.tracees.until(tid);
                 stopped.until(until).cont(0).map(|()| None)
             }
@@ -217,6 +209,7 @@ impl Supervisor {
         stopped.until(until).cont(0).map(|()| None)
     }
 
+    /// What happens to a wait at its entry. `None`: the kernel performs it.
     fn wait_at_entry(&mut self, tid: i32, call: (u32, [u64; 6])) -> Option<Entry> {
         let wanted = Wanted::of(call, tid)?;
         if let Some(result) = self.answer_wait(tid, call) {
@@ -320,13 +313,4 @@ impl TracerWaits {
         let attempt = move || Ok(readable.take().map_or(Answer::Restart, Answer::Readable));
         Ok(Answer::Block(Work::new(attempt)))
     }
-}
-
-/// Whether process `pid` has children, also such that have ended.
-fn has_children(pid: i32) -> bool {
-    let threads = procfs::threads(pid).unwrap_or_default();
-    threads.iter().any(|tid| {
-        let children = fs::read(format!("/proc/{pid}/task/{tid}/children"));
-        children.is_ok_and(|children| !children.is_empty())
-    })
 }

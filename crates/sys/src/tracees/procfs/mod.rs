@@ -363,6 +363,20 @@ pub fn threads(pid: i32) -> Result<Vec<i32>, Errno> {
     numbers(&format!("/proc/{pid}/task"))
 }
 
+/// The child processes of process `pid`, also such that have ended and are not reaped. Empty if it has ended, or the kernel does not say
+/// (`CONFIG_PROC_CHILDREN`).
+pub fn children(pid: i32) -> Vec<i32> {
+    let threads = threads(pid).unwrap_or_default().into_iter();
+    let of_thread = |tid| {
+        // The kernel writes this file in pieces.
+        let children = fs::read(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+        let children = String::from_utf8_lossy(&children);
+        let parsed = children.split_ascii_whitespace().map(str::parse);
+        parsed.flatten().collect::<Vec<i32>>()
+    };
+    threads.flat_map(of_thread).collect()
+}
+
 /// Whether thread `tid` has ended, reaped or not.
 pub fn has_ended(tid: i32) -> bool {
     let stat = content(tid, "stat").unwrap_or_default();
