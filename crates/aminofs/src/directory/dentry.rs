@@ -3,7 +3,9 @@
 //! It changes only under the namespace lock (held exclusively to change names, shared to look one
 //! up), so it never disagrees with the store. It is bounded; evicted names are looked up in the store again.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -32,6 +34,7 @@ struct Shard {
 pub(crate) struct DentryCache {
     shards: [Mutex<Shard>; SHARDS],
     shard_cap: usize,
+    hasher: RandomState,
 }
 
 impl DentryCache {
@@ -40,6 +43,7 @@ impl DentryCache {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             shard_cap: (cap / SHARDS).max(8),
+            hasher: RandomState::new(),
         }
     }
 
@@ -50,14 +54,15 @@ impl DentryCache {
         }
     }
 
-    fn shard(&self, dir: u64) -> &Mutex<Shard> {
-        // Inode numbers are consecutive, so their low bits spread well. The index is below SHARDS by the modulus.
-        &self.shards[(dir % SHARDS as u64) as usize]
+    /// The names of one directory are in all shards, so that a single large directory can use the whole cache.
+    fn shard(&self, dir: u64, name: &[u8]) -> &Mutex<Shard> {
+        // The index is below SHARDS by the modulus.
+        &self.shards[(self.hasher.hash_one((dir, name)) % SHARDS as u64) as usize]
     }
 
     /// The entry of `name` in `dir`; `None` when the name is not in the cache.
     pub fn get(&self, dir: u64, name: &[u8]) -> Option<Known> {
-        let mut shard = self.shard(dir).lock();
+        let mut shard = self.shard(dir, name).lock();
         let slot = shard.dirs.get_mut(&dir)?.get_mut(name)?;
         slot.used = true;
         Some(slot.target.clone())
@@ -67,7 +72,7 @@ impl DentryCache {
     pub fn put(&self, dir: u64, name: Arc<[u8]>, target: Known) {
         // Dropped after the lock is released: dropping the last reference to an inode runs code.
         let mut dropped = Vec::new();
-        let mut guard = self.shard(dir).lock();
+        let mut guard = self.shard(dir, &name).lock();
         let shard = &mut *guard;
         let names = shard.dirs.entry(dir).or_default();
         if let Some(slot) = names.get_mut(&*name) {
@@ -90,11 +95,13 @@ impl DentryCache {
 
     /// Forgets all names of `dir`.
     pub fn forget_dir(&self, dir: u64) {
-        let mut shard = self.shard(dir).lock();
-        let names = shard.dirs.remove(&dir);
-        shard.len -= names.as_ref().map_or(0, HashMap::len);
-        drop(shard);
-        drop(names);
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let names = shard.dirs.remove(&dir);
+            shard.len -= names.as_ref().map_or(0, HashMap::len);
+            drop(shard);
+            drop(names);
+        }
     }
 
     /// Number of cached names.
@@ -143,7 +150,24 @@ mod tests {
     use bytes::Bytes;
     use goanna_vfs::{Caller, Errno, FileSystem};
 
+    use super::DentryCache;
     use crate::{AminoFs, Durability, Options, Volume};
+
+    #[test]
+    fn one_directory_uses_the_whole_cache_and_can_be_forgotten() {
+        let cache = DentryCache::new(1600);
+        for name in 0..1000_u32 {
+            cache.put(7, Arc::from(&name.to_le_bytes()[..]), None);
+        }
+        assert_eq!(cache.len(), 1000);
+        assert!((0..1000_u32).all(|name| cache.get(7, &name.to_le_bytes()).is_some()));
+        for name in 1000..10_000_u32 {
+            cache.put(7, Arc::from(&name.to_le_bytes()[..]), None);
+        }
+        assert_eq!(cache.len(), 1600);
+        cache.forget_dir(7);
+        assert_eq!(cache.len(), 0);
+    }
 
     /// Counts the records that are read by their keys.
     struct Counted {
