@@ -49,7 +49,7 @@ use std::thread::JoinHandle;
 use amino_schema::{Meta, MetaFlags, ParsedKey, PathRecord, ROOT_INO, Super, key};
 use amino_txn::{Changes, DirtySource, OpGuard, Records, Store};
 use bytes::Bytes;
-use goanna_cache::{IdleList, RangeSet};
+use goanna_cache::{IdleList, RangeSet, SpareObjects};
 use goanna_vfs::{Errno, FileKind, Node, Result};
 use parking_lot::{Mutex, RwLock};
 
@@ -145,6 +145,7 @@ pub struct Volume {
     reserved: AtomicUsize,
     mapped: Mutex<HashMap<u64, Weak<Inode>>>,
     idle: Mutex<IdleList<Arc<Inode>>>,
+    spares: SpareObjects,
     transactions: Arc<Transactions>,
     /// Id of the store.
     id: u128,
@@ -231,6 +232,7 @@ impl Volume {
             reserved: AtomicUsize::new(0),
             mapped: Mutex::default(),
             idle: Mutex::default(),
+            spares: SpareObjects::new(),
             transactions,
             id: u128::from_be_bytes(superblock.store_id),
             versions: Versions::of(&superblock),

@@ -9,6 +9,7 @@ use goanna_vfs::Opened;
 use crate::Result;
 use crate::object::CacheObject;
 use crate::range_set::RangeSet;
+use crate::spares::SpareObjects;
 
 /// A file's content while the file is in use. The back end keeps it with the file's state, under the lock of that state.
 ///
@@ -77,15 +78,24 @@ impl<const PAGE: u64> Content<PAGE> {
     /// `large_dir` the object is a nameless file there instead of memory.
     pub fn create(size: u64, large_dir: Option<&Path>) -> Result<(Self, OwnedFd)> {
         let (object, writer) = CacheObject::create(size, large_dir)?;
-        let content = Self {
+        Ok((Self::stored(object), writer))
+    }
+
+    /// As [`Content::create`], in memory, of an object that was made ahead if one is ready.
+    pub fn create_from(spares: &SpareObjects, size: u64) -> Result<(Self, OwnedFd)> {
+        let (object, writer) = spares.take(size)?;
+        Ok((Self::stored(object), writer))
+    }
+
+    fn stored(object: CacheObject) -> Self {
+        Self {
             object,
             pages: ChangedPages::default(),
             in_use: false,
             is_mapped: false,
             is_idle: false,
             has_stale_descriptors: false,
-        };
-        Ok((content, writer))
+        }
     }
 
     /// A new open file description for a program that opened the file with `flags`. The content is in use from now on.

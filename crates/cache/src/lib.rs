@@ -8,7 +8,7 @@
 //!   gets descriptors. Read `files.rs` next.
 //! * [`Content`] is for files that change: an object, the pages in which it differs from the stored content, and whether programs have it
 //!   open or mapped. The back end keeps it with the file's state. Read `content.rs` next.
-//! * [`CacheObject`] is the object itself; [`Transfer`] copies content from one to another.
+//! * [`CacheObject`] is the object itself; [`Transfer`] copies content from one to another; [`SpareObjects`] are made ahead.
 //! * [`RangeSet`] is a set of pages; [`IdleList`] orders files whose content may be dropped.
 //!
 //! An object always holds the whole content before a program gets a descriptor of it: programs read it without calling the monitor.
@@ -80,6 +80,7 @@ mod handles;
 mod idle;
 mod object;
 mod range_set;
+mod spares;
 mod transfer;
 
 pub use content::{ChangedPages, Content};
@@ -88,6 +89,7 @@ pub use handles::OpenHandles;
 pub use idle::IdleList;
 pub use object::{CacheObject, write_all_at};
 pub use range_set::RangeSet;
+pub use spares::SpareObjects;
 pub use transfer::Transfer;
 
 /// The result of the cache's functions, which never meet the lock of a transaction.

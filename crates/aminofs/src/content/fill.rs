@@ -17,8 +17,11 @@ const FEW_PAGES: u64 = 4;
 impl Volume {
     /// An empty cache object; idle ones make space when the process has no descriptors left.
     pub(crate) fn new_cache(&self, size: u64) -> Result<(Content, OwnedFd), Errno> {
-        let dir = (size > self.options.large_file_bytes).then(|| cache_dir(&self.dir));
-        Content::create(size, dir.as_deref())
+        if size > self.options.large_file_bytes {
+            Content::create(size, Some(&cache_dir(&self.dir)))
+        } else {
+            Content::create_from(&self.spares, size)
+        }
     }
 
     /// Makes the object of a copy with packed content again.
