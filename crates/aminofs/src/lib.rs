@@ -15,7 +15,7 @@
 //! 2. `names`, the namespace lock: exclusive to change names, shared to look one up or to see a consistent inode;
 //!    or the lock under which the map of attributes is opened and closed, and then the list of grants (`content/grants.rs`),
 //! 3. one inode's state (never two at once),
-//! 4. leaves: the dentry cache, the inode table, the dirty set, the idle list, the inode allocator,
+//! 4. leaves: the dentry cache, the inode table, the dirty set, the idle list, the spare objects, the inode allocator,
 //! 5. the store's own locks.
 //!
 //! No lock is held across `Store::throttle` and `Store::sync`, which wait for the committer, or while a sink or reader

@@ -70,6 +70,8 @@
 //! The methods of a [`FileSource`] are called with a slot locked. They may take locks of the back end, but must not open
 //! a file of the same cache.
 //!
+//! The lock of [`SpareObjects`] is a leaf; no object is made while it is held.
+//!
 //! A [`CacheObject`], a [`Content`] and an [`IdleList`] have no locks. The back end keeps a content under the lock of the
 //! file's state, and holds that lock while it checks whether the object is unused and acts on the result. Copying
 //! and comparing content may take long; methods call the back end only through the closures they were given.
