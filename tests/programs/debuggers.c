@@ -38,6 +38,16 @@ static int next(const char *what, pid_t child)
 	return status;
 }
 
+/* The child of `child` that it stops for, at its first stop. */
+static pid_t grandchild_of(pid_t child)
+{
+	long message = 0;
+
+	T("its number", trace(PTRACE_GETEVENTMSG, child, NULL, (long)&message));
+	next("that begins", message);
+	return message;
+}
+
 /* A child that is traced, and stopped before it runs `body`. */
 static pid_t start(int (*body)(void))
 {
@@ -255,9 +265,7 @@ static void events(void)
 	T("options", trace(PTRACE_SETOPTIONS, child, NULL, options));
 	T("continue", trace(PTRACE_CONT, child, NULL, 0));
 	next("has a child", child);
-	T("its number", trace(PTRACE_GETEVENTMSG, child, NULL, (long)&message));
-	pid_t grandchild = message;
-	next("that begins", grandchild);
+	pid_t grandchild = grandchild_of(child);
 	T("continue that", trace(PTRACE_CONT, grandchild, NULL, 0));
 	next("that exits", grandchild);
 	T("its status", trace(PTRACE_GETEVENTMSG, grandchild, NULL, (long)&message));
@@ -268,9 +276,8 @@ static void events(void)
 	next("learns of that", child);
 	T("deliver", trace(PTRACE_CONT, child, NULL, SIGCHLD));
 	next("has another child", child);
-	T("its number", trace(PTRACE_GETEVENTMSG, child, NULL, (long)&message));
-	next("that begins", message);
-	T("detach from that", trace(PTRACE_DETACH, message, NULL, 0));
+	grandchild = grandchild_of(child);
+	T("detach from that", trace(PTRACE_DETACH, grandchild, NULL, 0));
 	T("continue", trace(PTRACE_CONT, child, NULL, 0));
 	/* The end of vfork(2) and SIGCHLD may come in any order. */
 	for (;;) {
@@ -472,7 +479,6 @@ static void seizes(void)
 {
 	pid_t child = MUST(fork());
 	siginfo_t info;
-	long message = 0;
 	int status;
 
 	if (child == 0)
@@ -528,9 +534,8 @@ static void seizes(void)
 	next("signal", child);
 	T("deliver", trace(PTRACE_CONT, child, NULL, SIGCONT));
 	next("has a child", child);
-	T("its number", trace(PTRACE_GETEVENTMSG, child, NULL, (long)&message));
-	next("that begins", message);
-	T("detach from that", trace(PTRACE_DETACH, message, NULL, 0));
+	pid_t grandchild = grandchild_of(child);
+	T("detach from that", trace(PTRACE_DETACH, grandchild, NULL, 0));
 	T("continue", trace(PTRACE_CONT, child, NULL, 0));
 	next("learns of its end", child);
 	T("deliver", trace(PTRACE_CONT, child, NULL, SIGCHLD));
