@@ -232,7 +232,7 @@ impl Volume {
             reserved: AtomicUsize::new(0),
             mapped: Mutex::default(),
             idle: Mutex::default(),
-            spares: SpareObjects::new(),
+            spares: SpareObjects::start(),
             transactions,
             id: u128::from_be_bytes(superblock.store_id),
             versions: Versions::of(&superblock),

@@ -39,7 +39,7 @@ struct State {
 impl SpareObjects {
     /// Starts the thread, which makes the first objects after half as many as it keeps ready have been taken. The objects belong to
     /// the user that the calling thread acts as.
-    pub fn new() -> Self {
+    pub fn start() -> Self {
         let descriptors = object_handle::descriptors().unwrap_or(0) / DESCRIPTORS_EACH;
         let mut capacity =
             usize::try_from(descriptors).map_or(READY_MAX, |most| most.min(READY_MAX));
@@ -72,12 +72,6 @@ impl SpareObjects {
             memfile::set_len(writer.as_fd(), size)?;
         }
         Ok((object, writer))
-    }
-}
-
-impl Default for SpareObjects {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -132,7 +126,7 @@ mod tests {
 
     #[test]
     fn each_object_is_taken_once_and_empty() {
-        let spares = SpareObjects::new();
+        let spares = SpareObjects::start();
         assert!(
             spares.capacity > 1,
             "the limit on descriptors is too low here"
@@ -158,7 +152,7 @@ mod tests {
 
     #[test]
     fn few_objects_wake_no_thread_and_the_thread_ends() {
-        let spares = SpareObjects::new();
+        let spares = SpareObjects::start();
         for _ in 1..spares.capacity / 2 {
             drop(spares.take(0).unwrap());
         }
