@@ -121,6 +121,50 @@ static int made_anew(void)
 	return wrong;
 }
 
+/* What fstat(2) tells of a file that was just opened for writing, as stdio asks before its first write: like stat(2) afterwards, also when this process has
+ * written meanwhile, or another has changed the file. */
+static int looked_at(void)
+{
+	int wrong = 0;
+
+	for (int i = 0; i < 400; i++) {
+		struct stat by_fd, by_path;
+		int how = any(3) ? O_TRUNC : O_APPEND, fd = open("looked", O_RDWR | O_CREAT | how, 0644);
+		long size = lseek(fd, 0, SEEK_END);
+		mode_t mode = 0600 + any(0100);
+		int status;
+		pid_t child;
+
+		wrong += fstat(fd, &by_fd) != 0 || by_fd.st_size != size;
+		switch (any(6)) {
+		case 0:
+			wrong += write(fd, "written", 7) != 7;
+			size += 7;
+			break;
+		case 1:
+		case 2:
+			child = any(2) ? fork() : vfork();
+			if (child == 0)
+				_exit(fstat(fd, &by_fd) != 0 || by_fd.st_size != size ||
+				      write(fd, "by a child", 10) != 10 || chmod("looked", mode) != 0);
+			wrong += waitpid(child, &status, 0) != child || status != 0 || fstat(fd, &by_fd) != 0 ||
+				 (by_fd.st_mode & 0777) != mode;
+			size += 10;
+			break;
+		case 3:
+			wrong += ftruncate(fd, 5000) != 0 || fstat(fd, NULL) == 0;
+			size = 5000;
+			break;
+		default:
+			break;
+		}
+		wrong += fstat(fd, &by_fd) != 0 || by_fd.st_size != size;
+		wrong += stat("looked", &by_path) != 0 || memcmp(&by_fd, &by_path, sizeof by_fd) != 0;
+		close(fd);
+	}
+	return wrong;
+}
+
 /* Both processes write records of one byte's repetition through one description: each record must be there once, whole. */
 static int by_two(void)
 {
@@ -314,6 +358,7 @@ static void steps(void)
 	SHOW("file");
 	close(fd);
 	note("made anew: %d", made_anew());
+	note("looked at: %d", looked_at());
 	note("by two: %d", by_two());
 	note("with alarms: %d", with_alarms());
 	note("of the killed: %d", of_the_killed());

@@ -261,8 +261,9 @@ impl Volume {
         self.reserve(reserved).ok()?;
         self.unshare(inode.ino);
         state.is_granted = true;
+        let stat = inode.attr(&state, self.dev).to_stat();
         drop(state);
-        area.grant(object, offsets.clone());
+        area.grant(object, offsets.clone(), &stat);
         held.push(Grant {
             area: Arc::clone(area),
             inode,

@@ -6,7 +6,7 @@
 #   r11  a struct stat: of the descriptor, which is the program's buffer unless that is for a struct statx; or of the directory that a
 #        relative path starts at.
 #   r8   the program's buffer, if it is for a struct statx
-# Opens are made in opens.S. It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until it goes back only the program's buffer has changed, except by a write, an open or a list. The only
+# Writes are made in writes.S, opens in opens.S. It goes back to `.Lstub_slow`, or to `.Lstub_done` with the answer in rax. Until it goes back only the program's buffer has changed, except by a write, an open or a list. The only
 # other calls that it makes are newfstatat(2) into the frame or that buffer, faccessat2(2), and for a list clock_gettime(2) into that buffer and lseek(2). Each id in the map is given once. So an entry was valid while it was read if its id is the same before and afterwards.
 .set MAP_CLOSED, 4096          # the layout of the map, in bytes
 .set MAP_PREFIX, 4104
@@ -52,22 +52,8 @@
 .set STATX_TIMES, 0xc0         # STATX_MTIME, STATX_CTIME
 .set STATX_ANSWERED, 0x1fff    # the basic fields, STATX_BTIME, STATX_MNT_ID
 
-.set WRITES_BUSY, 8            # the layout of the area for writes (writes.rs), in bytes
-.set WRITES_APPEND, 16
-.set WRITES_OBJECT, 24
-.set WRITES_SLOTS, 64
-.set WRITES_SLOT_SHIFT, 6
-.set WRITES_SLOT_MASK, 31
-.set WRITE_MAX, 1048576        # a longer write would keep operations waiting
-.set GRANT_START, 8
-.set GRANT_END, 16
-.set GRANT_LOW, 24
-.set GRANT_HIGH, 32
-.set BASE, HOW                 # in the frame of a write: the address of `.Lstub_slow`,
-.set GRANT, HOW + 8            # of the grant,
-.set WROTE_FROM, HOW + 16      # the offset,
-.set RESULT, STAT              # and the result
-.set FOUND_SLOT, HOW + 8       # In that of a look at the host, which has a BASE, too: the slot
+.set BASE, HOW                 # in the frame of a look at the host: the address of `.Lstub_slow`,
+.set FOUND_SLOT, HOW + 8       # the slot
 .set FOUND_ID, HOW + 16        # and its id;
 .set FOUND_ENTRY, HOW + 8      # or, of a look for a missing name, the entry
 .set ENTRY_ID, HOW + 16        # and its id.
@@ -117,7 +103,7 @@
 
 	.section .rodata.goanna_stub, "a", @progbits
 	.balign 16
-	.globl goanna_map_start, goanna_map_list_moved, goanna_map_list_made, goanna_map_list_end, goanna_map_list_undone, goanna_map_write_made, goanna_map_write_kept, goanna_map_write_end
+	.globl goanna_map_start, goanna_map_list_moved, goanna_map_list_made, goanna_map_list_end, goanna_map_list_undone
 	.globl goanna_map_open_shared, goanna_map_open_unshared, goanna_map_open_closed
 	.globl goanna_map_open_asked, goanna_map_open_answered, goanna_map_open_made, goanna_map_open_resumed
 	.globl goanna_map_open_failed, goanna_map_end
@@ -147,10 +133,13 @@ goanna_map_start:
 	cmp (.Lstub_devices + 8 - .Lstub_slow)(%r9),%rax
 	jne .Lstub_map_slow
 	xor %esi,%esi
-	jmp 3f
+	test %r10d,%r10d
+	jz .Lstub_map_granted
+	jmp .Lstub_map_object
 2:	cmpq $0,16(%r11)
 	je .Lstub_map_slow
-3:	mov ST_INO(%r11),%rax
+.Lstub_map_object:
+	mov ST_INO(%r11),%rax
 	add %rsi,%rax
 	spread_into %rdx
 	and $-WAYS,%edx
@@ -582,112 +571,4 @@ goanna_map_list_end:
 	syscall
 goanna_map_list_undone:
 	jmp .Lstub_map_slow
-
-# A write to the object with the struct stat at r11. Only the process that the area was made for has it: a child of vfork(2) shares the stub, but not the
-# process ID. The first check of the grant only saves the calls. The second one counts: the owner of the store revokes a grant and then waits until the process
-# is not busy.
-9:	movq $0,WRITES_BUSY(%rdi)
-	jmp *%r9
-.Lstub_map_write:
-	mov (.Lstub_writes - .Lstub_slow)(%r9),%r10
-	test %r10,%r10
-	jz .Lstub_map_slow
-	mov %r9,BASE(%rsp)
-	mov $SYS_getpid,%eax
-	syscall
-	cmp (.Lstub_owner - .Lstub_slow)(%r9),%rax
-	jne .Lstub_map_slow
-	mov STAT+ST_INO(%rsp),%rax
-	mov %eax,%ecx
-	and $WRITES_SLOT_MASK,%ecx
-	shl $WRITES_SLOT_SHIFT,%ecx
-	lea WRITES_SLOTS(%r10,%rcx),%r10
-	mov %r10,GRANT(%rsp)
-	cmp %rax,(%r10)
-	jne .Lstub_map_slow
-	mov RDI(%rsp),%rdi
-	mov $F_GETFL,%esi
-	mov $SYS_fcntl,%eax
-	syscall
-	test $(O_DSYNC | O_PATH),%eax
-	jnz .Lstub_map_slow
-	test $O_ACCMODE,%eax
-	jz .Lstub_map_slow
-# As long as the grant exists, no other process changes the size.
-	test $O_APPEND,%eax
-	mov STAT+ST_SIZE(%rsp),%rax
-	jnz 1f
-	mov R10(%rsp),%rax
-	cmpl $SYS_write,NR(%rsp)
-	jne 1f
-	xor %esi,%esi
-	mov $SEEK_CUR,%edx
-	mov $SYS_lseek,%eax
-	syscall
-# The kernel copies a range within one page at once, so a process that is killed leaves the whole write or nothing. A longer write must be at the end of the
-# file: the owner of the store truncates what a killed process leaves of it.
-1:	test %rax,%rax
-	js .Lstub_map_slow
-	mov RDX(%rsp),%rdx
-	lea -1(%rdx),%rcx
-	cmp $(WRITE_MAX - 1),%rcx
-	ja .Lstub_map_slow
-	mov %r10,%rdi
-	and $-4096,%rdi
-	mov %eax,%esi
-	and $4095,%esi
-	add %edx,%esi
-	xor %ecx,%ecx
-	cmp $4096,%esi
-	jbe 5f
-	cmp STAT+ST_SIZE(%rsp),%rax
-	jne .Lstub_map_slow
-	lea 1(%rax),%rcx
-5:	mov %rcx,WRITES_APPEND(%rdi)
-	mov %rax,WROTE_FROM(%rsp)
-	lea (%rax,%rdx),%rcx
-	mov STAT+ST_INO(%rsp),%rdx
-	mov %rdx,WRITES_OBJECT(%rdi)
-	mov $1,%esi
-	xchg %rsi,WRITES_BUSY(%rdi)
-	cmp %rdx,(%r10)
-	jne 9b
-	cmp GRANT_START(%r10),%rax
-	jb 9b
-	cmp GRANT_END(%r10),%rcx
-	ja 9b
-	cmp GRANT_LOW(%r10),%rax
-	jae 2f
-	mov %rax,GRANT_LOW(%r10)
-2:	cmp GRANT_HIGH(%r10),%rcx
-	jbe 3f
-	mov %rcx,GRANT_HIGH(%r10)
-3:	cookie goanna_map_write_made
-	arguments
-	mov NR(%rsp),%eax
-	syscall
-goanna_map_write_made:
-	mov %rax,RESULT(%rsp)
-goanna_map_write_kept:
-	mov GRANT(%rsp),%r10
-	cmpl $SYS_write,NR(%rsp)
-	jne 4f
-# If another process that shares the description has moved its offset meanwhile, this write may have gone anywhere.
-	test %rax,%rax
-	js 4f
-	xor %esi,%esi
-	mov $SEEK_CUR,%edx
-	mov $SYS_lseek,%eax
-	syscall
-	sub RESULT(%rsp),%rax
-	cmp WROTE_FROM(%rsp),%rax
-	je 4f
-	movq $-1,GRANT_HIGH(%r10)
-4:	and $-4096,%r10
-	mov BASE(%rsp),%r9
-	movq $0,WRITES_BUSY(%r10)
-	mov RESULT(%rsp),%rax
-	add $(.Lstub_done - .Lstub_slow),%r9
-	jmp *%r9
-goanna_map_write_end:
 	.previous

@@ -16,6 +16,7 @@ global_asm!(
     include_str!("frame.S"),
     include_str!("stub.S"),
     include_str!("map.S"),
+    include_str!("writes.S"),
     include_str!("opens.S"),
     options(att_syntax)
 );
@@ -465,6 +466,7 @@ mod tests {
         include_str!("frame.S"),
         include_str!("stub.S"),
         include_str!("map.S"),
+        include_str!("writes.S"),
         include_str!("opens.S")
     );
 

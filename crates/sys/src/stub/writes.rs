@@ -1,9 +1,9 @@
-//! The memory through which a process learns its grants, and reports its writes under them (the end of `map.S`, docs/decisions/0121).
+//! The memory through which a process learns its grants, and reports its writes under them (`writes.S`, docs/decisions/0121).
 //!
-//! An area is one page of memory, shared by one tracee and the monitor. A word near its start is not zero while the process writes. The next two words describe
-//! that write, if it appends more than a page: the size of the object before it, plus one, and the object's inode number. Slots follow.
+//! An area is two pages of memory, shared by one tracee and the monitor. A word near its start is not zero while the process writes. The next two words describe
+//! that write, if it appends more than a page: the size of the object before it, plus one, and the object's inode number. The second page has slots.
 //! A slot with an inode number is a *grant*: the process may write to that cache object between two offsets. Before each write it extends the slot's range
-//! of written offsets. The inode number selects the slot.
+//! of written offsets. The inode number selects the slot. The file's attributes, which the slot has, too, are valid as long as that range is empty: nothing else changes a file with a grant.
 //!
 //! The process can store anything in its area, so the monitor only takes from it that content may have changed.
 
@@ -15,23 +15,28 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
+use super::map::STAT_SIZE;
 use super::words::SharedWords;
 
 /// Size of an area, bytes.
-pub const LEN: usize = 4096;
+pub const LEN: usize = 8192;
 
-// The layout, as in `map.S`. Offsets and sizes in bytes.
+// The layout, as in `writes.S`. Offsets and sizes in bytes.
 const BUSY_AT: usize = 8;
 const APPEND_AT: usize = 16;
 const OBJECT_AT: usize = 24;
-const SLOTS_AT: usize = 64;
-const SLOT_SIZE: usize = 64;
-const SLOTS: u64 = 32;
+const SLOTS_AT: usize = 4096;
+const SLOT_SIZE: usize = 256;
+const SLOTS: u64 = 16;
 const SLOT_INO: usize = 0;
 const SLOT_START: usize = 8;
 const SLOT_END: usize = 16;
 const SLOT_LOW: usize = 24;
 const SLOT_HIGH: usize = 32;
+const SLOT_STAT: usize = 64;
+
+const _: () = assert!(SLOT_STAT + STAT_SIZE <= SLOT_SIZE);
+const _: () = assert!(SLOTS_AT + SLOTS as usize * SLOT_SIZE == LEN);
 
 /// After this many grants in a row under which the process has written nothing, there are fewer: after writes, a file gets one only at the second
 /// write in a row; at opens, see [`OPENS_BETWEEN`]. Both are counted apart.
@@ -136,9 +141,13 @@ impl WriteArea {
         }
     }
 
-    /// Allows the process to write to the object with inode number `ino` between these offsets, in bytes. The slot must have no grant.
-    pub fn grant(&self, ino: u64, offsets: Range<u64>) {
+    /// Allows the process to write to the object with inode number `ino` between these offsets, in bytes. `stat` is the file's struct stat. The slot must have no grant.
+    pub fn grant(&self, ino: u64, offsets: Range<u64>, stat: &[u8; STAT_SIZE]) {
         let slot = Self::slot_of(ino);
+        let words = stat.as_chunks::<8>().0.iter();
+        for (bytes, at) in words.zip((slot + SLOT_STAT..).step_by(8)) {
+            self.word(at).store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
         self.word(slot + SLOT_START).store(offsets.start, SeqCst);
         self.word(slot + SLOT_END).store(offsets.end, SeqCst);
         self.word(slot + SLOT_LOW).store(u64::MAX, SeqCst);
@@ -204,7 +213,7 @@ mod tests {
     fn a_grant_begins_with_nothing_written() {
         let area = WriteArea::new().unwrap();
         assert!(!area.is_busy());
-        area.grant(33, 4096..8192);
+        area.grant(33, 4096..8192, &[7; STAT_SIZE]);
         assert_eq!(WriteArea::slot_of(33), WriteArea::slot_of(1));
         assert_eq!(area.written(33), Written::Nothing);
         let slot = WriteArea::slot_of(33);
@@ -216,7 +225,7 @@ mod tests {
         assert_eq!(area.word(slot + SLOT_INO).load(SeqCst), 0);
         area.set_somewhere(33);
         assert_eq!(area.written(33), Written::Somewhere);
-        area.grant(1, 0..4096);
+        area.grant(1, 0..4096, &[7; STAT_SIZE]);
         assert_eq!(area.written(1), Written::Nothing);
     }
 
