@@ -56,22 +56,29 @@ impl SpareObjects {
 
     /// An object of `size` zeros, and a writable descriptor of it, as from [`CacheObject::create`].
     pub fn take(&self, size: u64) -> Result<(CacheObject, OwnedFd)> {
-        let ready = {
-            let mut state = self.shared.state.lock();
-            state.taken += 1;
-            if state.taken == self.capacity / 2 {
-                (state.taken, state.asked) = (0, true);
-                self.shared.wake.notify_one();
-            }
-            state.ready.pop()
-        };
-        let Some((object, writer)) = ready else {
+        let Some((object, writer)) = self.take_ready() else {
             return CacheObject::create(size, None);
         };
         if size > 0 {
             memfile::set_len(writer.as_fd(), size)?;
         }
         Ok((object, writer))
+    }
+
+    /// An object that is ready. `None` also while the thread has the lock: it may be preempted then, for longer than it takes to make an object.
+    fn take_ready(&self) -> Option<(CacheObject, OwnedFd)> {
+        let mut state = self.shared.state.try_lock()?;
+        state.taken += 1;
+        let asks = state.taken == self.capacity / 2;
+        if asks {
+            (state.taken, state.asked) = (0, true);
+        }
+        let ready = state.ready.pop();
+        drop(state);
+        if asks {
+            self.shared.wake.notify_one();
+        }
+        ready
     }
 }
 
