@@ -17,8 +17,9 @@ int main(int argc, char **argv)
 {
 	int parts = 0, wrong = 0;
 	long records = 0;
+	int ready[2];
 
-	if (argc != 2 || chdir(argv[1]) != 0)
+	if (pipe(ready) != 0 || argc != 2 || chdir(argv[1]) != 0)
 		return 2;
 	for (int i = 0; i < FILES; i++) {
 		char name[20];
@@ -35,6 +36,8 @@ int main(int argc, char **argv)
 				if (write(fd, "x", 1) != 1)
 					_exit(1);
 			close(fd);
+			if (write(ready[1], "r", 1) != 1)
+				_exit(1);
 			fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0644);
 			for (int j = 0;; j++) {
 				memset(record, 'a' + j % 26, RECORD);
@@ -42,7 +45,9 @@ int main(int argc, char **argv)
 					_exit(1);
 			}
 		}
-		usleep(15000 + 1100 * i);
+		if (read(ready[0], found, 1) != 1)
+			return 5;
+		usleep(2000 + 1100 * i);
 		kill(child, SIGKILL);
 		if (waitpid(child, NULL, 0) != child)
 			return 3;
