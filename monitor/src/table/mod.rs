@@ -94,7 +94,7 @@ impl Entry {
     /// The treatment in words: `allowed`, `answered`, `stopped`, `refused`, with the errno where there is one.
     pub fn treatment(&self) -> String {
         match self.rule {
-            Rule::Allow | Rule::Affinity => "allowed".into(),
+            Rule::Allow => "allowed".into(),
             Rule::Notify(_) | Rule::NotifyOrStop(..) => "answered".into(),
             Rule::NotifyIf(..) | Rule::NotifyUnless(..) | Rule::NotifyOrTrace(..) => {
                 "answered in part".into()
@@ -104,7 +104,7 @@ impl Entry {
             Rule::Read(_) => "allowed; answered in transactions".into(),
             Rule::ReadIf(..) => "allowed; answered in part, and in transactions".into(),
             Rule::Close => "allowed; stopped under profiles".into(),
-            Rule::Trace | Rule::Transaction => "stopped".into(),
+            Rule::Affinity | Rule::Trace | Rule::Transaction => "stopped".into(),
             Rule::TraceIf(_) => "stopped in part".into(),
             Rule::TraceSockets => "stopped in programs with Unix sockets".into(),
             Rule::TraceDatagrams(_) => "stopped in programs with Unix datagrams".into(),

@@ -117,7 +117,7 @@ const SYSCALLS_HELP: &str = "\
 Treatments:
   allowed    runs in the kernel without the monitor
   answered   the monitor answers it or passes it on
-  stopped    stopped by ptrace, because the monitor must change registers
+  stopped    stopped by ptrace, where a notification does not suffice
   refused    fails with the given errno
   in part    only for the arguments that the note names; otherwise allowed
 
