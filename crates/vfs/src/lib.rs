@@ -18,6 +18,7 @@ pub mod mount_list;
 mod mount_table;
 mod mounting;
 pub mod ops;
+pub mod paths;
 mod subtree;
 mod userns;
 pub mod walk;

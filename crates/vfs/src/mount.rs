@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bitflags::bitflags;
 
-use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, Subtree, caps};
+use crate::{Caller, Errno, FileSystem, FsError, LinkFree, Node, Subtree, caps, paths};
 
 bitflags! {
     /// What the switch knows of a mount. The options of mount(2) have the values that they have there (`MS_*`), in statvfs(3) (`ST_*`) and in mount_setattr(2)
@@ -505,8 +505,8 @@ impl Mounts {
     /// that the directory is in. A synthetic directory appears to be on the same file system.
     pub fn parent_of(&self, synthetic: &Mount) -> MountParent<'_> {
         let mut path = synthetic.target.as_slice();
-        while let Some(slash) = path.iter().rposition(|&byte| byte == b'/') {
-            path = path.get(..slash).unwrap_or_default();
+        while let Some((dir, _)) = paths::split(path) {
+            path = dir;
             if self.at(path).is_none_or(|mount| !mount.is_synthetic()) {
                 break;
             }
@@ -548,9 +548,8 @@ impl Mounts {
     /// the root) and its name there, in the order in which they were mounted.
     pub fn on_host(&self) -> impl Iterator<Item = (&[u8], &[u8], &Arc<Mount>)> {
         self.iter().filter_map(|mount| {
-            let slash = mount.target.iter().rposition(|&b| b == b'/')?;
-            let (dir, name) = mount.target.split_at_checked(slash)?;
-            (!self.leads_into(dir)).then_some((dir, name.get(1..)?, mount))
+            let (dir, name) = paths::split(&mount.target)?;
+            (!self.leads_into(dir)).then_some((dir, name, mount))
         })
     }
 }

@@ -13,7 +13,7 @@ use goanna_syscalls::Treatment;
 use goanna_vfs::walk::Pos;
 use goanna_vfs::{Errno, FsError, Place, Result, escape, ops};
 
-use super::{Joining, Supervisor, living_thread};
+use super::{Joining, Supervisor, assert_lives_or_ended, living_thread};
 use crate::answer::{reopen_flags, status};
 use crate::call::{Answer, Call, Work};
 use crate::calls::socket::{self, datagram, filter, rights};
@@ -472,10 +472,7 @@ impl Supervisor {
             }
         };
         let outcome = self.continue_or_hold(stopped, regs, next);
-        debug_assert!(
-            matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
-            "{tid}: {outcome:?}"
-        );
+        assert_lives_or_ended(tid, outcome);
     }
 }
 

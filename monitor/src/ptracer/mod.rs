@@ -235,10 +235,7 @@ impl Supervisor {
             }
             Event::Stopped(stopped, status) => this.stop(stopped, status),
         });
-        debug_assert!(
-            matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
-            "{tid}: {outcome:?}"
-        );
+        assert_lives_or_ended(tid, outcome);
         end_of(status)
     }
 
@@ -478,10 +475,7 @@ impl Supervisor {
             };
             let next = self.without_notification(&stopped, regs, answer);
             let outcome = self.continue_or_hold(stopped, regs, next);
-            debug_assert!(
-                matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
-                "{tid}: {outcome:?}"
-            );
+            assert_lives_or_ended(*tid, outcome);
         }
     }
 
@@ -515,6 +509,14 @@ impl Drop for Supervisor {
 fn living_thread(pid: i32) -> Option<i32> {
     let threads = procfs::threads(pid).ok()?;
     threads.into_iter().find(|tid| !procfs::has_ended(*tid))
+}
+
+/// What was done with thread `tid` fails only where the thread has ended, which the kernel reports next.
+fn assert_lives_or_ended(tid: i32, outcome: Result<(), Errno>) {
+    debug_assert!(
+        matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
+        "{tid}: {outcome:?}"
+    );
 }
 
 /// How a task ended, if it did.

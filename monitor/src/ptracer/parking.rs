@@ -21,8 +21,8 @@ use goanna_sys::tracee;
 use goanna_syscalls::Treatment;
 use goanna_vfs::{Errno, FsError, Result};
 
-use super::Supervisor;
 use super::calls::restart;
+use super::{Supervisor, assert_lives_or_ended};
 use crate::call::Answer;
 use crate::intercept::waiting::Waiting;
 use crate::ptracer::mailbox::Park;
@@ -111,8 +111,7 @@ impl Supervisor {
                 ptrace::interrupt(tid)
             }
         };
-        // ESRCH: the kernel reports the thread's end next.
-        debug_assert!(matches!(outcome, Ok(()) | Err(Errno::ESRCH)));
+        assert_lives_or_ended(tid, outcome);
     }
 
     /// Parks a thread that is at the seccomp stop of its call, with the registers `regs`.
@@ -140,7 +139,7 @@ impl Supervisor {
             None if self.parking.is_asleep(tid) => ptrace::interrupt(tid),
             None => Ok(()),
         };
-        debug_assert!(matches!(outcome, Ok(()) | Err(Errno::ESRCH)));
+        assert_lives_or_ended(tid, outcome);
     }
 
     /// Puts the stopped thread to sleep, or continues it with its answer if that is known. `at_call`: it is at the seccomp

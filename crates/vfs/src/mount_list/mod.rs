@@ -5,6 +5,8 @@
 
 mod host_lines;
 
+use crate::paths;
+
 /// A list of mounts that a process has in /proc.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MountList {
@@ -20,12 +22,11 @@ impl MountList {
     /// The list at the canonical path `path`, and the thread whose list it is.
     pub fn at(path: &[u8]) -> Option<(Self, i32)> {
         let rest = path.strip_prefix(b"/proc/")?;
-        let slash = rest.iter().rposition(|&byte| byte == b'/')?;
-        let (owner, name) = rest.split_at_checked(slash)?;
+        let (owner, name) = paths::split(rest)?;
         let list = match name {
-            b"/mountinfo" => Self::MountInfo,
-            b"/mounts" => Self::Mounts,
-            b"/mountstats" => Self::MountStats,
+            b"mountinfo" => Self::MountInfo,
+            b"mounts" => Self::Mounts,
+            b"mountstats" => Self::MountStats,
             _ => return None,
         };
         let mut parts = owner.split(|&byte| byte == b'/');

@@ -72,9 +72,3 @@ pub fn is_magic_link(path: &[u8]) -> bool {
         _ => false,
     }
 }
-
-/// The directory part of a canonical path; empty for the root.
-pub(super) fn parent_of(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
-    path.get(..end).unwrap_or_default()
-}

@@ -13,11 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::{
     Attr, Caller, Errno, FileKind, FsError, Mount, Mounts, NAME_MAX, Node, Place, Result, ops,
+    paths,
 };
 use std::sync::Arc;
 
 pub use host::is_magic_link;
-use host::{free_of_links, is_directory, is_link, parent_of};
+use host::{free_of_links, is_directory, is_link};
 pub use root::Root;
 
 /// Linux follows at most this many symbolic links in one walk (`MAXSYMLINKS`), then ELOOP.
@@ -506,7 +507,7 @@ impl<'a> Walk<'a> {
         {
             self.crosses()?;
             self.leave_host()?;
-            return self.locate_canonical(parent_of(&covered));
+            return self.locate_canonical(paths::parent(&covered));
         }
         match at {
             Pos::Host(path) => {
@@ -518,7 +519,7 @@ impl<'a> Walk<'a> {
                     (false, true) => is_directory(path)?,
                     (false, false) => self.unseen.push(path.clone()),
                 }
-                self.enter_mount_at(parent_of(path))
+                self.enter_mount_at(paths::parent(path))
             }
             Pos::Mounted(place) => {
                 ops::may_search(self.caller, place)?;
@@ -535,7 +536,7 @@ impl<'a> Walk<'a> {
                     return Ok(at.clone());
                 }
                 self.crosses()?;
-                self.locate_canonical(parent_of(&place.mount.target))
+                self.locate_canonical(paths::parent(&place.mount.target))
             }
         }
     }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::host::{has_processes, is_procfs, parent_of};
+use super::host::{has_processes, is_procfs};
 use super::{Pos, Walk, same_mount};
-use crate::{Errno, Place, Result};
+use crate::{Errno, Place, Result, paths};
 
 /// Where the host has its processes.
 const PROC: &[u8] = b"/proc";
@@ -157,7 +157,7 @@ impl Walk<'_> {
     /// The host's object behind the magic link `path` of /proc, for a walk that the kernel cannot repeat.
     pub(super) fn behind_magic_link(&self, path: &[u8]) -> Result<Pos> {
         let host = self.mounts.host();
-        let dir = self.mounts.host_place(self.caller, parent_of(path))?;
+        let dir = self.mounts.host_place(self.caller, paths::parent(path))?;
         let name = path.rsplit(|&byte| byte == b'/').next();
         let name = name.unwrap_or_default();
         let node = host.fs.behind_link(self.caller, &dir.node, name)?;

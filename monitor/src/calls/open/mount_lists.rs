@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use goanna_vfs::mount_list::{self, ListedMount, MountList};
 use goanna_vfs::walk::Pos;
-use goanna_vfs::{Caller, KernelMount, Mount, Mounts, Place, Result, ops};
+use goanna_vfs::{Caller, KernelMount, Mount, Mounts, Place, Result, ops, paths};
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 
@@ -142,9 +142,7 @@ impl ListOfMounts {
     }
 
     fn mountinfo(&self) -> Vec<u8> {
-        let slash = self.path.iter().rposition(|&byte| byte == b'/');
-        let dir = self.path.get(..slash.unwrap_or(0)).unwrap_or_default();
-        [dir, b"/mountinfo"].concat()
+        [paths::parent(&self.path), b"/mountinfo"].concat()
     }
 }
 

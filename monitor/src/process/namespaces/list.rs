@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use goanna_vfs::mount_list::{HostMount, host_mounts, innermost};
-use goanna_vfs::{Caller, InKernel, KernelMount, Mount, MountFlags, Mounts, Place};
+use goanna_vfs::{Caller, InKernel, KernelMount, Mount, MountFlags, Mounts, Place, paths};
 
 use super::{Bind, Namespaces};
 
@@ -75,7 +75,7 @@ impl<'l> Lines<'l> {
                                 Some(in_kernel) => in_kernel.path.strip_prefix(&self.root[..]),
                                 None => objects.as_deref(),
                             };
-                            dir == Some(parent_of(&line.target))
+                            dir == Some(paths::parent(&line.target))
                         };
                         paths_of(
                             &covered,
@@ -111,7 +111,7 @@ impl<'l> Lines<'l> {
 
     /// What the mount of the kernel in `line` covers, if that is in a mount of the run.
     fn covers(&self, known: &Namespaces, line: &HostMount<'_>) -> Option<Place> {
-        let name = str::from_utf8(last_of(&line.target)).ok()?;
+        let name = str::from_utf8(paths::name(&line.target)).ok()?;
         known.covered.read().get(name).cloned()
     }
 
@@ -134,7 +134,7 @@ impl<'l> Lines<'l> {
     /// The bind mount of the run for which the kernel has the mount in `line`, unless another mount covers that.
     fn bind_in(&self, known: &Namespaces, line: &HostMount<'_>) -> Option<Bind> {
         let root = line.root();
-        let name = str::from_utf8(last_of(&root)).ok()?;
+        let name = str::from_utf8(paths::name(&root)).ok()?;
         let bind = known.bind_by(name)?;
         let object = bind.object.as_os_str().as_bytes();
         let is_it = is_same(object, &self.reached(&line.target));
@@ -206,19 +206,6 @@ pub(super) fn read_list(list: &mut File) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     list.take(LIST_MAX).read_to_end(&mut text).ok()?;
     Some(text)
-}
-
-/// The last component of a path.
-fn last_of(path: &[u8]) -> &[u8] {
-    let start = path.iter().rposition(|&byte| byte == b'/');
-    path.get(start.map_or(0, |slash| slash + 1)..)
-        .unwrap_or_default()
-}
-
-/// The directory of a path.
-fn parent_of(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|&byte| byte == b'/');
-    path.get(..end.unwrap_or(0)).unwrap_or_default()
 }
 
 /// The canonical paths of `place` in those of `mounts` that are its mount.

@@ -8,9 +8,9 @@ use goanna_vfs::Errno;
 
 use super::{Entered, State, Stop, Then, Tracee, by_signal};
 use crate::inprocess::StubPosition;
-use crate::ptracer::Supervisor;
 use crate::ptracer::calls::skip;
 use crate::ptracer::signals::is_of_stub;
+use crate::ptracer::{Supervisor, assert_lives_or_ended};
 
 /// The result of PTRACE_ATTACH for a thread that has ended meanwhile.
 const GONE: i64 = -(Errno::ESRCH as i64);
@@ -301,10 +301,7 @@ impl Supervisor {
                 this.handle(stopped, status)
             }
         });
-        debug_assert!(
-            matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
-            "{tid}: {outcome:?}"
-        );
+        assert_lives_or_ended(tid, outcome);
     }
 
     /// The options of ptrace(2) that the kernel needs for thread `tid`.

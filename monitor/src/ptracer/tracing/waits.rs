@@ -19,8 +19,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::wanted::{Wanted, Which, options_of, put_status};
 use super::{State, Tracee, Tracees};
 use crate::call::{Answer, Call, Work};
-use crate::ptracer::Supervisor;
 use crate::ptracer::calls::{Next, call_of};
+use crate::ptracer::{Supervisor, assert_lives_or_ended};
 
 /// What the waits of tracers need.
 #[derive(Default)]
@@ -241,10 +241,7 @@ impl Supervisor {
         let held = std::mem::take(&mut self.tracees.waits.held);
         for (tid, stopped) in held {
             let outcome = self.enter_kernel(stopped);
-            debug_assert!(
-                matches!(outcome, Ok(()) | Err(Errno::ESRCH)),
-                "{tid}: {outcome:?}"
-            );
+            assert_lives_or_ended(tid, outcome);
         }
     }
 
